@@ -1,0 +1,503 @@
+"""Every table's schema, once.
+
+A table is a set of Parquet files in the lake, partitioned by topic and for some tables by snapshot. The partition
+columns are not repeated inside the files. `TABLES` is what the lake, the asset metadata, the checks and the
+documentation are made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from freshstack_dagster.errors import SchemaError
+
+TEXT = pl.String()
+COUNT = pl.Int64()
+NUMBER = pl.Float64()
+FLAG = pl.Boolean()
+TIME = pl.Datetime("us", "UTC")
+FOUND_BY = pl.List(pl.Struct({"variant": pl.String(), "retriever": pl.String(), "rank": pl.Int64()}))
+
+TOPIC = ("topic",)
+TOPIC_SNAPSHOT = ("topic", "snapshot")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its type, what it holds (with its unit) and whether it may be null."""
+
+    dtype: pl.DataType
+    description: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's contract.
+
+    `by` names the partition dimensions, `key` the columns that identify a row in its partition, `order` the columns
+    that rows are sorted by when written, so that equal content is equal bytes.
+    """
+
+    name: str
+    by: tuple[str, ...]
+    description: str
+    columns: Mapping[str, Column]
+    key: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pl.Schema:
+        """Column names and polars types, in order."""
+        return pl.Schema({name: column.dtype for name, column in self.columns.items()})
+
+    def empty(self) -> pl.DataFrame:
+        """A frame with the table's columns and no rows."""
+        return pl.DataFrame(schema=self.schema)
+
+    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return `frame` with exactly the table's columns, types and row order.
+
+        Raises SchemaError that names missing or unknown columns, values that do not fit, nulls where none may be,
+        and the first repeated keys.
+        """
+        missing = [name for name in self.columns if name not in frame.columns]
+        unknown = [name for name in frame.columns if name not in self.columns]
+        if missing or unknown:
+            raise SchemaError(f"table {self.name}: missing columns {missing}, unknown columns {unknown}")
+        try:
+            frame = frame.select(pl.col(name).cast(column.dtype) for name, column in self.columns.items())
+        except pl.exceptions.PolarsError as error:
+            raise SchemaError(f"table {self.name}: a column does not fit its type: {_first_line(error)}") from error
+        for name, column in self.columns.items():
+            if not column.nullable and frame[name].null_count():
+                raise SchemaError(f"table {self.name}: column {name} has {frame[name].null_count()} nulls")
+        if self.key:
+            repeated = frame.filter(pl.struct(self.key).is_duplicated()).select(self.key).unique(maintain_order=True)
+            if repeated.height:
+                raise SchemaError(f"table {self.name}: repeated key {self.key}: {repeated.head(3).rows()}")
+        return frame.sort(self.order, maintain_order=True) if self.order else frame
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _table(
+    name: str,
+    by: tuple[str, ...],
+    description: str,
+    key: tuple[str, ...],
+    columns: dict[str, tuple[pl.DataType, str] | tuple[pl.DataType, str, bool]],
+    order: tuple[str, ...] | None = None,
+) -> Table:
+    return Table(
+        name=name,
+        by=by,
+        description=description,
+        columns={column: Column(*spec) for column, spec in columns.items()},
+        key=key,
+        order=key if order is None else order,
+    )
+
+
+_QUESTION = (TEXT, "id of the question in its source")
+_NUGGET = (TEXT, "`{question_id}_{position}`")
+_DOC = (TEXT, "`{repository alias}/{path}_{start}_{end}`")
+_JUDGE_KIND = (TEXT, "who judged: llm, heuristic or human")
+_MODEL = (TEXT, "provider and model that wrote it, `heuristic` for the embedded default")
+_PROMPT = (TEXT, "version of the prompt: a hash of its text")
+_REPLY = (TEXT, "key of the reply in the cache, null where no model was called", True)
+_MEASURE = (TEXT, "measure by its name in the field, such as alpha_ndcg@10")
+_HOLES = (NUMBER, "share of the retrieved documents, down to the measure's depth, that nobody judged", True)
+
+_ALL = [
+    _table(
+        "questions",
+        TOPIC,
+        "Community questions with their accepted answers, as text.",
+        ("question_id",),
+        {
+            "question_id": _QUESTION,
+            "title": (TEXT, "title as text"),
+            "body_text": (TEXT, "body as text, code in fences"),
+            "answer_id": (TEXT, "id of the accepted answer", True),
+            "answer_text": (TEXT, "accepted answer as text, code in fences"),
+            "tags": (pl.List(pl.String()), "tags in the source's order"),
+            "score": (COUNT, "votes of the question", True),
+            "view_count": (COUNT, "views of the question", True),
+            "asked_at": (TIME, "when the question was asked, null where the source has no date", True),
+            "answer_edited_at": (TIME, "last edit of the accepted answer, its creation if never edited", True),
+            "url": (TEXT, "page of the question", True),
+            "license": (TEXT, "licence of the text by its date", True),
+            "content_hash": (TEXT, "sha256 of title, body and answer: an edit is known by it"),
+        },
+    ),
+    _table(
+        "question_ledger",
+        TOPIC,
+        "Posts that did not become a question, each with its reason.",
+        ("post_id", "reason"),
+        {
+            "post_id": (TEXT, "id of the post in its source"),
+            "reason": (TEXT, "why it was left out"),
+            "detail": (TEXT, "what the reason rests on, such as the missing answer's id", True),
+        },
+    ),
+    _table(
+        "commits",
+        TOPIC_SNAPSHOT,
+        "The commit of each repository at the snapshot.",
+        ("repository",),
+        {
+            "repository": (TEXT, "alias of the repository in the topic"),
+            "name": (TEXT, "owner/name or the local name"),
+            "branch": (TEXT, "branch that was the default then, null for a pin", True),
+            "commit": (TEXT, "40 hex digits"),
+            "committed_at": (TIME, "committer date"),
+            "authored_at": (TIME, "author date"),
+            "resolved_by": (TEXT, "`first_parent` (last commit of the branch before the month's end) or `pin`"),
+        },
+    ),
+    _table(
+        "files",
+        TOPIC_SNAPSHOT,
+        "Every entry of every repository's tree, with what became of it.",
+        ("repository", "path"),
+        {
+            "repository": (TEXT, "alias of the repository"),
+            "path": (TEXT, "path in the tree"),
+            "blob": (TEXT, "git object id"),
+            "bytes": (COUNT, "size of the blob", True),
+            "encoding": (TEXT, "encoding it was decoded with", True),
+            "language": (TEXT, "language it was read as", True),
+            "outcome": (TEXT, "chunked, text, empty, binary, too_large, excluded, missing, submodule, symlink ..."),
+            "chunks": (COUNT, "chunks it yielded"),
+            "detail": (TEXT, "why, where the outcome alone does not say"),
+        },
+    ),
+    _table(
+        "chunks",
+        TOPIC_SNAPSHOT,
+        "The corpus: pieces of files, at most the topic's token limit each.",
+        ("doc_id",),
+        {
+            "doc_id": _DOC,
+            "repository": (TEXT, "alias of the repository"),
+            "path": (TEXT, "path in the tree"),
+            "start_byte": (COUNT, "first byte in the blob (of the extracted text for notebooks)"),
+            "end_byte": (COUNT, "byte after the last"),
+            "start_char": (COUNT, "first character"),
+            "end_char": (COUNT, "character after the last"),
+            "start_line": (COUNT, "first line, from 1"),
+            "end_line": (COUNT, "last line"),
+            "tokens": (COUNT, "cl100k_base tokens, path head included"),
+            "content_hash": (TEXT, "sha256 of the text alone"),
+            "language": (TEXT, "language of the file", True),
+            "url": (TEXT, "page of these lines at this commit", True),
+            "text": (TEXT, "the text, exactly the blob's bytes decoded"),
+        },
+        order=("repository", "path", "start_byte"),
+    ),
+    _table(
+        "nuggets",
+        TOPIC,
+        "Atomic facts of each answer.",
+        ("nugget_id",),
+        {
+            "nugget_id": _NUGGET,
+            "question_id": _QUESTION,
+            "position": (COUNT, "from 0, in the answer's order"),
+            "text": (TEXT, "the fact"),
+            "model": _MODEL,
+            "prompt": _PROMPT,
+            "reply": _REPLY,
+        },
+        order=("question_id", "position"),
+    ),
+    _table(
+        "query_variants",
+        TOPIC,
+        "Texts used to retrieve for a question.",
+        ("question_id", "variant"),
+        {
+            "question_id": _QUESTION,
+            "variant": (TEXT, "question, sub_questions, closed_book_answer, answer or nuggets"),
+            "setting": (TEXT, "inference (knows the question only) or oracle (knows the answer)"),
+            "text": (TEXT, "the query, or the queries a line each for sub_questions and nuggets"),
+            "model": _MODEL,
+            "prompt": (TEXT, "version of the prompt, null where none was used", True),
+            "reply": _REPLY,
+        },
+    ),
+    _table(
+        "role_outcomes",
+        TOPIC,
+        "What each model role did for each question: ok, skipped or error, so that no error is silent.",
+        ("question_id", "role"),
+        {
+            "question_id": _QUESTION,
+            "role": (TEXT, "nuggets, sub_questions or closed_book_answer"),
+            "outcome": (TEXT, "ok, skipped or error"),
+            "detail": (TEXT, "why it was skipped or failed", True),
+            "model": _MODEL,
+        },
+    ),
+    _table(
+        "runs",
+        TOPIC_SNAPSHOT,
+        "Rankings of chunks for each query variant by each retriever and their fusion.",
+        ("variant", "retriever", "question_id", "doc_id"),
+        {
+            "question_id": _QUESTION,
+            "variant": (TEXT, "query variant"),
+            "retriever": (TEXT, "name of the retriever, `fusion` for all of them fused"),
+            "doc_id": _DOC,
+            "rank": (COUNT, "from 1"),
+            "score": (NUMBER, "the retriever's own score, higher is better"),
+        },
+        order=("variant", "retriever", "question_id", "rank"),
+    ),
+    _table(
+        "pools",
+        TOPIC_SNAPSHOT,
+        "Candidates for judging: the fused top of every query variant.",
+        ("question_id", "doc_id"),
+        {
+            "question_id": _QUESTION,
+            "doc_id": _DOC,
+            "rank": (COUNT, "best fused rank over the variants, ties by doc_id, from 1"),
+            "score": (NUMBER, "best fused score over the variants"),
+            "found_by": (FOUND_BY, "every variant and retriever that found it in their top, with the rank there"),
+        },
+        order=("question_id", "rank", "doc_id"),
+    ),
+    _table(
+        "judgments",
+        TOPIC_SNAPSHOT,
+        "For each nugget and pooled chunk: does the chunk support the nugget?",
+        ("nugget_id", "doc_id", "judge"),
+        {
+            "question_id": _QUESTION,
+            "nugget_id": _NUGGET,
+            "doc_id": _DOC,
+            "content_hash": (TEXT, "hash of the chunk's text that was judged"),
+            "verdict": (TEXT, "supported, unsupported or error; an error is unjudged in every measure"),
+            "reason": (TEXT, "the judge's reason, or the error"),
+            "quote": (TEXT, "words of the chunk that support the nugget", True),
+            "quote_found": (FLAG, "whether the quote stands in the chunk, null without a quote", True),
+            "judge": (TEXT, "provider and model"),
+            "judge_kind": _JUDGE_KIND,
+            "prompt": _PROMPT,
+            "reply": _REPLY,
+            "carried_from": (TEXT, "snapshot the verdict was carried over from, null if judged here", True),
+        },
+        order=("question_id", "nugget_id", "doc_id", "judge"),
+    ),
+    _table(
+        "qrels",
+        TOPIC_SNAPSHOT,
+        "Relevance of documents to nuggets, of the kept questions.",
+        ("nugget_id", "doc_id"),
+        {
+            "question_id": _QUESTION,
+            "nugget_id": _NUGGET,
+            "doc_id": _DOC,
+            "relevance": (COUNT, "1 supports, 0 judged and does not; what is unjudged has no row"),
+            "judge_kind": _JUDGE_KIND,
+        },
+        order=("question_id", "nugget_id", "doc_id"),
+    ),
+    _table(
+        "question_outcomes",
+        TOPIC_SNAPSHOT,
+        "What became of each question of the snapshot on its way into the benchmark.",
+        ("question_id",),
+        {
+            "question_id": _QUESTION,
+            "nuggets": (COUNT, "nuggets of its answer"),
+            "supported_nuggets": (COUNT, "nuggets that some chunk supports"),
+            "relevant_docs": (COUNT, "chunks that support at least one nugget"),
+            "outcome": (TEXT, "kept, no_support, partial_support or not_judged"),
+        },
+    ),
+    _table(
+        "statistics",
+        TOPIC_SNAPSHOT,
+        "The collection in figures (FreshStack, Table 3).",
+        ("statistic",),
+        {
+            "statistic": (TEXT, "name of the figure"),
+            "value": (NUMBER, "its value", True),
+            "description": (TEXT, "what it counts and its unit"),
+        },
+        order=(),
+    ),
+    _table(
+        "pooling_results",
+        TOPIC_SNAPSHOT,
+        "Every query variant and retriever scored on the qrels (FreshStack, Table 4).",
+        ("variant", "retriever", "measure", "question_id"),
+        {
+            "variant": (TEXT, "query variant"),
+            "setting": (TEXT, "inference or oracle"),
+            "retriever": (TEXT, "name of the retriever or `fusion`"),
+            "measure": _MEASURE,
+            "question_id": (TEXT, "question, or `all` for the mean"),
+            "value": (NUMBER, "score with holes counted as not relevant"),
+            "lower": (NUMBER, "score with every hole wrong (equal to value)"),
+            "upper": (NUMBER, "score with every hole right"),
+            "holes": _HOLES,
+            "judge_kind": _JUDGE_KIND,
+        },
+    ),
+    _table(
+        "retrieval_results",
+        TOPIC_SNAPSHOT,
+        "Systems scored with the question alone (FreshStack, Figure 3; DriftBench, Table 2).",
+        ("system", "measure", "question_id"),
+        {
+            "system": (TEXT, "retriever, fusion, reranked run or submitted run"),
+            "measure": _MEASURE,
+            "question_id": (TEXT, "question, or `all` for the mean"),
+            "value": (NUMBER, "score with holes counted as not relevant"),
+            "lower": (NUMBER, "score with every hole wrong (equal to value)"),
+            "upper": (NUMBER, "score with every hole right"),
+            "holes": _HOLES,
+            "judge_kind": _JUDGE_KIND,
+        },
+    ),
+    _table(
+        "comparisons",
+        TOPIC_SNAPSHOT,
+        "Paired tests between systems, corrected for multiple comparison.",
+        ("measure", "system_a", "system_b"),
+        {
+            "measure": _MEASURE,
+            "system_a": (TEXT, "first system"),
+            "system_b": (TEXT, "second system"),
+            "questions": (COUNT, "questions both were scored on"),
+            "difference": (NUMBER, "mean of a minus mean of b"),
+            "interval_low": (NUMBER, "95% bootstrap interval of the difference, low end"),
+            "interval_high": (NUMBER, "95% bootstrap interval of the difference, high end"),
+            "effect_size": (NUMBER, "mean difference over its standard deviation", True),
+            "p_value": (NUMBER, "two-sided paired randomisation test"),
+            "p_corrected": (NUMBER, "after Holm's correction over all pairs of the measure"),
+            "judge_kind": _JUDGE_KIND,
+        },
+    ),
+    _table(
+        "support_drift",
+        TOPIC,
+        "Support of each nugget in each snapshot, against the baseline and the predecessor.",
+        ("nugget_id", "snapshot"),
+        {
+            "question_id": _QUESTION,
+            "nugget_id": _NUGGET,
+            "snapshot": (TEXT, "month"),
+            "supporting_chunks": (COUNT, "chunks that support the nugget, null if it was not judged", True),
+            "supporting_repositories": (pl.List(pl.String()), "their repositories, sorted"),
+            "nugget_supported": (FLAG, "whether any does, null if it was not judged", True),
+            "question_support": (TEXT, "of the whole question: fully, partly, none or not_judged"),
+            "change_from_baseline": (TEXT, "same, gained, lost or unknown, of the nugget"),
+            "change_from_previous": (TEXT, "same, gained, lost or unknown, of the nugget"),
+            "judge_kind": _JUDGE_KIND,
+        },
+        order=("question_id", "nugget_id", "snapshot"),
+    ),
+    _table(
+        "repository_shift",
+        TOPIC,
+        "Documents and supporting documents by repository and snapshot (DriftBench, Table 1).",
+        ("snapshot", "repository"),
+        {
+            "snapshot": (TEXT, "month"),
+            "repository": (TEXT, "alias, the same before and after a renaming"),
+            "documents": (COUNT, "chunks of the repository"),
+            "documents_share": (NUMBER, "of all chunks, 0 to 1"),
+            "supporting": (COUNT, "chunks that support at least one nugget"),
+            "supporting_share": (NUMBER, "of all supporting chunks, 0 to 1"),
+            "documents_growth": (NUMBER, "relative to the baseline, null where it had none", True),
+            "supporting_growth": (NUMBER, "relative to the baseline, null where it had none", True),
+        },
+    ),
+    _table(
+        "chunk_lineage",
+        TOPIC,
+        "What became of each supporting chunk of the baseline in each later snapshot.",
+        ("snapshot", "doc_id"),
+        {
+            "snapshot": (TEXT, "the later month"),
+            "doc_id": (TEXT, "chunk of the baseline"),
+            "repository": (TEXT, "its repository then"),
+            "outcome": (TEXT, "unchanged, moved, renamed, edited, split, merged, migrated or gone"),
+            "successors": (pl.List(pl.String()), "doc_ids in the later snapshot, best first"),
+            "score": (NUMBER, "similarity to the first successor, 0 to 1", True),
+            "evidence": (TEXT, "what the outcome rests on"),
+            "supports": (COUNT, "nuggets the chunk supported"),
+        },
+    ),
+    _table(
+        "lineage_summary",
+        TOPIC,
+        "Outcomes of all chunks of the baseline, counted by repository and later snapshot.",
+        ("snapshot", "repository", "outcome"),
+        {
+            "snapshot": (TEXT, "the later month"),
+            "repository": (TEXT, "repository in the baseline"),
+            "outcome": (TEXT, "as in chunk_lineage"),
+            "chunks": (COUNT, "chunks of the baseline"),
+            "share": (NUMBER, "of the repository's chunks, 0 to 1"),
+        },
+    ),
+    _table(
+        "ranking_correlation",
+        TOPIC,
+        "Agreement of system rankings between snapshots.",
+        ("measure", "snapshot_a", "snapshot_b"),
+        {
+            "measure": _MEASURE,
+            "snapshot_a": (TEXT, "earlier month"),
+            "snapshot_b": (TEXT, "later month"),
+            "systems": (COUNT, "systems scored in both"),
+            "questions": (COUNT, "questions kept in both"),
+            "tau_b": (NUMBER, "Kendall's tau-b, null with fewer than two systems or all tied", True),
+            "tie_low": (NUMBER, "lowest tau-b that the ties allow", True),
+            "tie_high": (NUMBER, "highest tau-b that the ties allow", True),
+            "questions_low": (NUMBER, "95% bootstrap interval over questions, low end", True),
+            "questions_high": (NUMBER, "95% bootstrap interval over questions, high end", True),
+            "systems_low": (NUMBER, "95% bootstrap interval over systems, low end", True),
+            "systems_high": (NUMBER, "95% bootstrap interval over systems, high end", True),
+            "rbo": (NUMBER, "rank-biased overlap, top-weighted agreement", True),
+            "judge_kind": _JUDGE_KIND,
+        },
+    ),
+    _table(
+        "model_calls",
+        TOPIC,
+        "One row a model call, paid or read from the cache.",
+        ("call_id",),
+        {
+            "call_id": (TEXT, "id of the call"),
+            "role": (TEXT, "role that called"),
+            "snapshot": (TEXT, "month it was made for, null for topic-level roles", True),
+            "question_id": (TEXT, "question it was about", True),
+            "model": _MODEL,
+            "input_tokens": (COUNT, "tokens in", True),
+            "output_tokens": (COUNT, "tokens out", True),
+            "dollars": (NUMBER, "price of the call, 0 from the cache, null where the price is unknown", True),
+            "seconds": (NUMBER, "latency"),
+            "cached": (FLAG, "read from the cache"),
+            "batch": (FLAG, "made through a batch API"),
+            "finish_reason": (TEXT, "as the provider says", True),
+            "error": (TEXT, "what went wrong, null if nothing", True),
+            "called_at": (TIME, "when"),
+        },
+        order=("called_at", "call_id"),
+    ),
+]
+
+TABLES: dict[str, Table] = {table.name: table for table in _ALL}
