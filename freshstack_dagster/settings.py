@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -362,7 +362,7 @@ def snapshot_end(snapshot: str) -> datetime:
     """First moment after the month `YYYY-MM`, in UTC."""
     _check_snapshot(snapshot, SettingsError)
     year, month = map(int, snapshot.split("-"))
-    return datetime(year + month // 12, month % 12 + 1, 1, tzinfo=timezone.utc)
+    return datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
 
 
 def load_topic(path: Path) -> Topic:

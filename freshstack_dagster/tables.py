@@ -285,6 +285,7 @@ _ALL = [
             "nugget_id": _NUGGET,
             "doc_id": _DOC,
             "content_hash": (TEXT, "hash of the chunk's text that was judged"),
+            "nugget_hash": (TEXT, "sha256 of the nugget's text, so that a reworded nugget is judged again"),
             "verdict": (TEXT, "supported, unsupported or error; an error is unjudged in every measure"),
             "reason": (TEXT, "the judge's reason, or the error"),
             "quote": (TEXT, "words of the chunk that support the nugget", True),

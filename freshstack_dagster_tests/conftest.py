@@ -19,7 +19,7 @@ def project() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real inputs and published figures beside the project; tests that need it skip where it is absent."""
+    """Real inputs and published figures beside the project; tests that need them skip where they are absent."""
     folder = PROJECT.parent / "shared"
     if not folder.is_dir():
         pytest.skip("no folder of shared inputs beside the project")
