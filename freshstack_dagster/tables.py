@@ -113,6 +113,13 @@ _PROMPT = (TEXT, "version of the prompt: a hash of its text")
 _REPLY = (TEXT, "key of the reply in the cache, null where no model was called", True)
 _MEASURE = (TEXT, "measure by its name in the field, such as alpha_ndcg@10")
 _HOLES = (NUMBER, "share of the retrieved documents, down to the measure's depth, that nobody judged", True)
+_ROLE_OUTCOME: dict[str, tuple[pl.DataType, str] | tuple[pl.DataType, str, bool]] = {
+    "question_id": _QUESTION,
+    "role": (TEXT, "nuggets, sub_questions or closed_book_answer"),
+    "outcome": (TEXT, "ok, skipped or error"),
+    "detail": (TEXT, "why it was skipped or failed", True),
+    "model": _MODEL,
+}
 
 _ALL = [
     _table(
@@ -234,17 +241,18 @@ _ALL = [
         },
     ),
     _table(
-        "role_outcomes",
+        "nugget_outcomes",
         TOPIC,
-        "What each model role did for each question: ok, skipped or error, so that no error is silent.",
+        "What came of writing nuggets for each question, so that no error is silent.",
         ("question_id", "role"),
-        {
-            "question_id": _QUESTION,
-            "role": (TEXT, "nuggets, sub_questions or closed_book_answer"),
-            "outcome": (TEXT, "ok, skipped or error"),
-            "detail": (TEXT, "why it was skipped or failed", True),
-            "model": _MODEL,
-        },
+        _ROLE_OUTCOME,
+    ),
+    _table(
+        "variant_outcomes",
+        TOPIC,
+        "What came of writing sub-questions and closed-book answers for each question.",
+        ("question_id", "role"),
+        _ROLE_OUTCOME,
     ),
     _table(
         "runs",

@@ -1,0 +1,26 @@
+"""Judgments filtered to a benchmark."""
+
+from __future__ import annotations
+
+from freshstack_dagster.assets.tables import Built, Stage, table_assets
+
+
+@table_assets(
+    "qrels",
+    "question_outcomes",
+    group="qrels",
+    rooms=["evaluation"],
+    reads=["judgments", "nuggets", "questions"],
+    settings=lambda topic: str(topic.asked_before),
+)
+def build_qrels(stage: Stage) -> Built:
+    """Questions without support, or with a nugget without support, leave the benchmark and are counted (section 4)."""
+    from freshstack_dagster.evaluation.qrels import build_qrels as build
+
+    qrels, outcomes = build(stage.read("judgments"), stage.read("nuggets"), stage.read_questions())
+    facts = {
+        "questions, by outcome": outcomes.group_by("outcome").len("questions").sort("outcome").to_dicts(),
+        "relevant pairs": qrels.filter(qrels["relevance"] > 0).height,
+        "judge kind": ", ".join(sorted(qrels["judge_kind"].unique())),
+    }
+    return Built({"qrels": qrels, "question_outcomes": outcomes}, facts)

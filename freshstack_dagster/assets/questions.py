@@ -1,0 +1,49 @@
+"""Community questions with accepted answers, and the posts that did not become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from freshstack_dagster.assets.tables import Built, Stage, table_assets
+from freshstack_dagster.settings import Topic
+
+
+def _settings(topic: Topic) -> Any:
+    source = topic.questions.model_dump(mode="json") if topic.questions else None
+    return source, sorted(topic.tags), str(topic.asked_from)
+
+
+def _source_file(stage: Stage) -> Any:
+    path = stage.topic.questions and stage.topic.questions.path
+    if path is None or not path.is_file():
+        return None
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+@table_assets(
+    "questions",
+    "question_ledger",
+    group="questions",
+    rooms=["stackexchange"],
+    settings=_settings,
+    external=_source_file,
+    kinds={"stackexchange", "parquet"},
+)
+def read_questions(stage: Stage) -> Built:
+    """Read from the topic's source: exact tags, asked from the floor on, with the accepted answer present."""
+    from freshstack_dagster.stackexchange.sources import load_questions
+
+    found = load_questions(stage.topic, cache=stage.places.cache, progress=stage.progress)
+    reasons = found.ledger.group_by("reason").len("posts").sort("posts", descending=True)
+    dates = found.questions["asked_at"].drop_nulls()
+    facts = {
+        "questions": found.questions.height,
+        "left out, by reason": reasons.to_dicts(),
+        "asked from": str(dates.min()) if len(dates) else "no dates",
+        "asked to": str(dates.max()) if len(dates) else "no dates",
+        "with code": found.questions.filter(pl.col("body_text").str.contains("```", literal=True)).height,
+    }
+    return Built({"questions": found.questions, "question_ledger": found.ledger}, facts)
