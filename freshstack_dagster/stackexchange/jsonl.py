@@ -1,0 +1,143 @@
+"""Questions from JSON lines: one object a line, text in Markdown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from freshstack_dagster.errors import SourceError
+from freshstack_dagster.stackexchange import questions as reasons
+from freshstack_dagster.stackexchange.questions import (
+    Question,
+    QuestionFilter,
+    QuestionRows,
+    Questions,
+    license_at,
+    parse_moment,
+)
+
+REQUIRED = ("question_id", "title", "body_markdown", "answer_markdown", "tags")
+OPTIONAL = ("answer_id", "score", "view_count", "asked_at", "answer_edited_at", "url", "license", "closed", "duplicate")
+
+
+def load_jsonl(path: str | Path, filter: QuestionFilter) -> Questions:
+    """Read questions from a JSON lines file.
+
+    A line holds `question_id`, `title`, `body_markdown`, `answer_markdown` and `tags` (a list), and may hold
+    `answer_id`, `score`, `view_count`, `asked_at`, `answer_edited_at` (ISO 8601, UTC without an offset), `url`,
+    `license`, `closed` and `duplicate` (true or false); other keys are left alone. Markdown is kept as it is. A
+    question with an empty answer goes to the ledger, one of another tag is counted; without a date it passes the date filters.
+    Raises SourceError, naming the line, for what is not such an object or a question_id that comes twice.
+    """
+    path = Path(path)
+    rows = QuestionRows()
+    seen: dict[str, int] = {}
+    try:
+        file = path.open(encoding="utf-8-sig")
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}); give a file of JSON lines") from error
+    with file:
+        try:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    _take(_Line(path, number, line), filter, rows, seen)
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{path}: not UTF-8 after line {len(seen)} ({error.reason})") from error
+    return rows.tables()
+
+
+class _Line:
+    """One line as an object whose values are checked as they are asked for."""
+
+    def __init__(self, path: Path, number: int, line: str) -> None:
+        self.place = f"{path}, line {number}"
+        try:
+            self._values = json.loads(line)
+        except ValueError as error:
+            raise SourceError(f"{self.place}: not JSON ({error})") from error
+        if not isinstance(self._values, dict):
+            raise SourceError(f"{self.place}: not an object but {type(self._values).__name__}")
+        missing = [key for key in REQUIRED if self._values.get(key) is None]
+        if missing:
+            raise SourceError(f"{self.place}: lacks {', '.join(missing)}")
+
+    def text(self, key: str) -> str | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise SourceError(f"{self.place}: {key} is not text but {value!r:.60}")
+        return str(value)
+
+    def required(self, key: str) -> str:
+        return self.text(key) or ""
+
+    def integer(self, key: str) -> int | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise SourceError(f"{self.place}: {key} is not a whole number but {value!r:.60}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise SourceError(f"{self.place}: {key} is neither true nor false but {value!r:.60}")
+        return bool(value)
+
+    def moment(self, key: str) -> Any:
+        text = self.text(key)
+        moment = parse_moment(text)
+        if text and moment is None:
+            raise SourceError(f"{self.place}: {key} is not an ISO 8601 date but {text!r:.60}")
+        return moment
+
+    def tags(self) -> list[str]:
+        value = self._values["tags"]
+        if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
+            raise SourceError(f"{self.place}: tags is not a list of texts but {value!r:.60}")
+        return value
+
+
+def _take(line: _Line, wanted: QuestionFilter, rows: QuestionRows, seen: dict[str, int]) -> None:
+    question_id = line.required("question_id")
+    if question_id in seen:
+        raise SourceError(f"{line.place}: question_id {question_id!r} stands twice")
+    seen[question_id] = 1
+    rows.count("questions")
+    tags = line.tags()
+    title = " ".join(line.required("title").split())
+    body, answer = line.required("body_markdown").strip(), line.required("answer_markdown").strip()
+    asked_at = line.moment("asked_at")
+    score = line.integer("score")
+    question = Question(
+        question_id=question_id,
+        title=title,
+        body_text=body,
+        answer_id=line.text("answer_id"),
+        answer_text=answer,
+        tags=tags,
+        score=score,
+        view_count=line.integer("view_count"),
+        asked_at=asked_at,
+        answer_edited_at=line.moment("answer_edited_at"),
+        url=line.text("url"),
+        license=line.text("license") or license_at(asked_at),
+    )
+    closed, duplicate = line.flag("closed"), line.flag("duplicate")
+    if not wanted.wants_tags(tags):
+        rows.count(reasons.OTHER_TAG)
+        return
+    against = wanted.reason_against(asked_at=asked_at)
+    if against is None and not answer:
+        against = (reasons.NO_ACCEPTED_ANSWER, "answer_markdown is empty")
+    if against is None:
+        against = wanted.reason_against(
+            score=score, closed=closed, duplicate=duplicate, characters=len(title) + 1 + len(body)
+        )
+    if against is None:
+        rows.add(question)
+    else:
+        rows.leave_out(question_id, *against)
