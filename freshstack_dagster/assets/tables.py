@@ -5,8 +5,6 @@ A stage is skipped when the fingerprint of everything it reads (input tables by 
 code of its rooms) equals the one its tables were built from; it then reports the table that stands.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

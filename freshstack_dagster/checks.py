@@ -1,0 +1,247 @@
+"""Where a table can be wrong: asset checks, blocking where going on would spend money or publish a falsehood.
+
+Most are a question to the catalogue that must have an empty answer; `$topic` and `$snapshot` are the partition's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import polars as pl
+from dagster_duckdb import DuckDBResource
+
+from freshstack_dagster.assets.tables import markdown_table
+from freshstack_dagster.partitions import topic_and_snapshot, topic_partitions, topic_snapshot_partitions
+from freshstack_dagster.resources import Project
+from freshstack_dagster.tables import TABLES
+
+SHOWN = 10
+HERE = "topic = $topic and snapshot = $snapshot"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A query over the catalogue that must return no row."""
+
+    asset: str
+    name: str
+    description: str
+    sql: str
+
+
+RULES = [
+    Rule(
+        "questions",
+        "questions_found",
+        "The source holds at least one question of the topic with its accepted answer.",
+        "select 'no question' as fault where not exists (select 1 from questions where topic = $topic)",
+    ),
+    Rule(
+        "nuggets",
+        "nuggets_of_questions",
+        "Every nugget belongs to a question of the topic.",
+        "select nugget_id, question_id from nuggets anti join questions using (topic, question_id) "
+        "where topic = $topic",
+    ),
+    Rule(
+        "nuggets",
+        "questions_with_nuggets",
+        "At most one question in twenty failed to get nuggets; each failure has its reason in nugget_outcomes.",
+        "select question_id, detail from nugget_outcomes where topic = $topic and outcome = 'error' and "
+        "(select avg((outcome = 'error')::int) from nugget_outcomes where topic = $topic) > 0.05",
+    ),
+    Rule(
+        "chunks",
+        "corpus_not_empty",
+        "Every repository of the snapshot has chunks.",
+        f"select repository from (select * from commits where {HERE}) "
+        f"anti join (select repository from chunks where {HERE}) using (repository)",
+    ),
+    Rule(
+        "chunks",
+        "doc_ids_unique",
+        "No two chunks share an id.",
+        f"select doc_id, count(*) as times from chunks where {HERE} group by doc_id having times > 1",
+    ),
+    Rule(
+        "chunks",
+        "chunks_in_order",
+        "Chunks of a file neither overlap nor run backwards.",
+        "select doc_id, start_byte, previous_end from (select doc_id, start_byte, lag(end_byte) over "
+        f"(partition by repository, path order by start_byte) as previous_end from chunks where {HERE}) "
+        "where start_byte < previous_end",
+    ),
+    Rule(
+        "chunks",
+        "corpus_not_halved",
+        "No repository lost more than half of its chunks since the snapshot before.",
+        "with counts as (select snapshot, repository, count(*) as chunks from chunks where topic = $topic "
+        "group by all), before as (select max(snapshot) as snapshot from counts where snapshot < $snapshot) "
+        "select old.repository, old.chunks as chunks_before, coalesce(new.chunks, 0) as chunks_now from counts old "
+        "join before using (snapshot) left join (select * from counts where snapshot = $snapshot) new "
+        "using (repository) where coalesce(new.chunks, 0) * 2 < old.chunks",
+    ),
+    Rule(
+        "pools",
+        "pooled_documents_exist",
+        "Every pooled document is a chunk of the snapshot.",
+        f"select question_id, doc_id from (select * from pools where {HERE}) "
+        f"anti join (select doc_id from chunks where {HERE}) using (doc_id)",
+    ),
+    Rule(
+        "judgments",
+        "judged_pairs_exist",
+        "Every judged pair is a nugget of the topic and a pooled chunk of its question.",
+        f"select nugget_id, doc_id from (select * from judgments where {HERE}) j where not exists (select 1 from "
+        "nuggets n where n.topic = $topic and n.nugget_id = j.nugget_id) or not exists (select 1 from pools p where "
+        "p.topic = $topic and p.snapshot = $snapshot and p.question_id = j.question_id and p.doc_id = j.doc_id)",
+    ),
+    Rule(
+        "judgments",
+        "verdicts_known",
+        "Every verdict is supported, unsupported or error, and every error says why.",
+        f"select nugget_id, doc_id, verdict from judgments where {HERE} and "
+        "(verdict not in ('supported', 'unsupported', 'error') or (verdict = 'error' and trim(reason) = ''))",
+    ),
+    Rule(
+        "qrels",
+        "qrels_in_corpus",
+        "Every document of the qrels is a chunk of the snapshot.",
+        f"select nugget_id, doc_id from (select * from qrels where {HERE}) "
+        f"anti join (select doc_id from chunks where {HERE}) using (doc_id)",
+    ),
+    Rule(
+        "qrels",
+        "errors_are_not_relevance",
+        "No pair whose verdict is an error has a relevance.",
+        f"select nugget_id, doc_id from (select * from qrels where {HERE}) semi join (select nugget_id, doc_id from "
+        f"judgments where {HERE} and judge = 'judge' and verdict = 'error') using (nugget_id, doc_id)",
+    ),
+    *(
+        Rule(
+            table,
+            f"{table}_in_bounds",
+            "Every score lies between its bounds, and both lie in 0 to 1.",
+            f"select measure, question_id, lower, value, upper from {table} where {HERE} and not "
+            "(lower between -1e-9 and value + 1e-9 and value <= upper + 1e-9 and upper <= 1 + 1e-9)",
+        )
+        for table in ("pooling_results", "retrieval_results")
+    ),
+]
+
+# Worth a look, but no reason to stop: repositories do shrink, and a source may grow silent.
+WARNINGS = {"corpus_not_halved", "questions_with_nuggets"}
+
+
+def _check(rule: Rule) -> dg.AssetChecksDefinition:
+    by_topic = TABLES[rule.asset].by == ("topic",)
+
+    @dg.asset_check(
+        asset=rule.asset,
+        name=rule.name,
+        description=rule.description,
+        blocking=rule.name not in WARNINGS,
+        partitions_def=topic_partitions if by_topic else topic_snapshot_partitions,
+    )
+    def check(context: dg.AssetCheckExecutionContext, catalogue: DuckDBResource) -> dg.AssetCheckResult:
+        topic, snapshot = topic_and_snapshot(context)
+        parameters = {"topic": topic} if snapshot is None else {"topic": topic, "snapshot": snapshot}
+        used = {name: value for name, value in parameters.items() if f"${name}" in rule.sql}
+        with catalogue.get_connection() as connection:
+            faults = connection.execute(rule.sql, used).pl()
+        return _result(faults, warn=rule.name in WARNINGS)
+
+    return check
+
+
+def _result(faults: pl.DataFrame, *, warn: bool = False, **metadata: Any) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        passed=faults.is_empty(),
+        severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
+        description="no fault" if faults.is_empty() else f"{faults.height:,} rows break the rule",
+        metadata={
+            "faults": faults.height,
+            **({} if faults.is_empty() else {"first": dg.MetadataValue.md(markdown_table(faults.head(SHOWN)))}),
+            **metadata,
+        },
+    )
+
+
+def _chunk_check(
+    name: str, description: str, find: Callable[[Project, str, str], pl.DataFrame]
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset="chunks",
+        name=name,
+        description=description,
+        blocking=True,
+        partitions_def=topic_snapshot_partitions,
+    )
+    def check(context: dg.AssetCheckExecutionContext, project: Project) -> dg.AssetCheckResult:
+        topic, snapshot = topic_and_snapshot(context)
+        assert snapshot is not None
+        return _result(find(project, topic, snapshot))
+
+    return check
+
+
+def _texts_that_differ(project: Project, topic: str, snapshot: str) -> pl.DataFrame:
+    from freshstack_dagster.corpus.build import texts_that_differ
+
+    lake = project.lake
+    return texts_that_differ(
+        project.topic(topic),
+        lake.read("commits", topic, snapshot),
+        lake.scan("files", topic, snapshot),
+        lake.scan("chunks", topic, snapshot),
+        project.places.mirrors,
+    )
+
+
+def _lost_languages(project: Project, topic: str, snapshot: str) -> pl.DataFrame:
+    from freshstack_dagster.corpus.build import lost_languages
+
+    return lost_languages(project.lake.read("files", topic, snapshot))
+
+
+@dg.asset_check(
+    asset="judgments",
+    name="error_share",
+    description="Errors stay below the share that the topic allows; an error is unjudged, never a zero.",
+    blocking=True,
+    partitions_def=topic_snapshot_partitions,
+)
+def error_share_check(context: dg.AssetCheckExecutionContext, project: Project) -> dg.AssetCheckResult:
+    """Compare the share of error verdicts with the topic's limit."""
+    from freshstack_dagster.judging.support import error_share
+
+    topic, snapshot = topic_and_snapshot(context)
+    limit = project.topic(topic).judging.max_error_share
+    judgments = project.lake.read("judgments", topic, snapshot)
+    share = error_share(judgments)
+    reasons = judgments.filter(pl.col("verdict") == "error").group_by("reason").len("pairs").top_k(SHOWN, by="pairs")
+    return dg.AssetCheckResult(
+        passed=share <= limit,
+        description=f"{share:.2%} of the pairs are errors; the limit is {limit:.0%}",
+        metadata={
+            "error share": share,
+            **({} if reasons.is_empty() else {"reasons": dg.MetadataValue.md(markdown_table(reasons))}),
+        },
+    )
+
+
+CHECKS = [
+    *(_check(rule) for rule in RULES),
+    _chunk_check(
+        "offsets_give_back_the_text",
+        "A sample of chunks equals the bytes of its file at the commit, decoded.",
+        _texts_that_differ,
+    ),
+    _chunk_check(
+        "no_language_lost",
+        "No file extension that makes up more than 1% of a repository's text is without a chunk.",
+        _lost_languages,
+    ),
+    error_share_check,
+]
