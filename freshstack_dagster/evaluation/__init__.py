@@ -8,9 +8,25 @@ from pathlib import Path
 import polars as pl
 
 from freshstack_dagster.evaluation.measures import DEFAULT, Missing, Qrels, score_runs
+from freshstack_dagster.evaluation.qrels import build_qrels
+from freshstack_dagster.evaluation.results import pooling_results, retrieval_results
 from freshstack_dagster.evaluation.runs import check_qrels, check_run, read_qrels, read_run, with_questions
+from freshstack_dagster.evaluation.significance import compare_systems
+from freshstack_dagster.evaluation.statistics import collection_statistics
 
-__all__ = ["DEFAULT", "check_qrels", "check_run", "evaluate", "read_qrels", "read_run"]
+__all__ = [
+    "DEFAULT",
+    "build_qrels",
+    "check_qrels",
+    "check_run",
+    "collection_statistics",
+    "compare_systems",
+    "evaluate",
+    "pooling_results",
+    "read_qrels",
+    "read_run",
+    "retrieval_results",
+]
 
 
 def evaluate(

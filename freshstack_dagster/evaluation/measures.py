@@ -32,7 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,7 @@ KINDS = ("alpha_ndcg", "coverage", "recall", "precision", "success", "mrr", "ndc
 _ALIASES = {"strec": "coverage", "r": "recall", "p": "precision", "hit": "success", "rr": "mrr"}
 
 Missing = Literal["error", "zero"]
-Numbers = npt.NDArray[np.float64]
+Numbers = npt.NDArray[Any]
 Codes = npt.NDArray[np.int64]
 
 
@@ -331,7 +331,7 @@ class _Ranking:
         kept = None if weights is None else weights[rows]
         return np.bincount(self.group[rows], weights=kept, minlength=self.groups).astype(np.float64)
 
-    def _of_question(self, values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> Numbers:
+    def _of_question(self, values: npt.NDArray[Any]) -> Numbers:
         return np.tile(values.astype(np.float64), self.systems.height)
 
     def _alpha_ndcg(self, depth: int, within: npt.NDArray[np.bool_], holes: Numbers) -> tuple[Numbers, Numbers]:
@@ -451,7 +451,7 @@ def _refuse_repeated(runs: pl.DataFrame, group: Codes) -> None:
 
 
 def _within_depth(group: Codes, score: Numbers, depth: int) -> Codes | None:
-    """Rows that can stand in the top `depth` of their group, all those tied at its edge included; None for every row."""
+    """Rows that can stand in the top `depth` of their group, with all that tie at its edge; None for every row."""
     if group.size == 0 or np.bincount(group).max() <= depth:
         return None
     grouped = bool((group[1:] >= group[:-1]).all())

@@ -17,6 +17,7 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RUN_LINE = rf"^\s*(\S+)\s+\S+\s+(\S+)\s+[+-]?\d+\s+({_NUMBER})\s+\S+\s*$"
 _QRELS_LINE = r"^\s*(\S+)\s+(\S+)\s+(\S+)\s+([+-]?\d+)\s*$"
 _RANK_AND_SCORE = re.compile(rf"(?<=\s)[+-]?\d+\s+({_NUMBER})(?=\s|$)")
+_ENDINGS = (".gz", ".parquet", ".run", ".trec", ".txt")
 _HEAD = re.compile(r"^\s*(\S+)\s+(\S+)\s+")
 
 
@@ -86,10 +87,40 @@ def with_questions(qrels: pl.DataFrame) -> pl.DataFrame:
     return qrels
 
 
+def read_submitted(
+    folder: Path, chunks: pl.LazyFrame | pl.DataFrame, outcomes: pl.DataFrame
+) -> dict[str, pl.DataFrame]:
+    """Read and check every run of a folder, by name (the file's without its endings), sorted.
+
+    `chunks` needs doc_id, `outcomes` the question_id of every question of the snapshot. Hidden files are left alone.
+    A folder that is not there holds no runs. Raises EvaluationError that names the file: one that is no run, ranks what
+    the snapshot does not have, or bears the name of another.
+    """
+    files = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
+    if not files:
+        return {}
+    documents = chunks.lazy().select("doc_id").collect()["doc_id"]
+    runs: dict[str, pl.DataFrame] = {}
+    for path in files:
+        name = path.name
+        while (ending := Path(name).suffix) in _ENDINGS:
+            name = name.removesuffix(ending)
+        if name == path.name:
+            raise EvaluationError(f"{path}: not known as a run; its name should end in one of {', '.join(_ENDINGS)}")
+        if name in runs:
+            raise EvaluationError(f"{path}: another run is called {name} too; rename one")
+        try:
+            runs[name] = check_run(read_run(path), documents, outcomes["question_id"])
+        except EvaluationError as error:
+            message = str(error)
+            raise EvaluationError(message if str(path) in message else f"{path}: {message}") from error
+    return runs
+
+
 def check_run(
     run: pl.DataFrame, doc_ids: Collection[str] | pl.Series, question_ids: Collection[str] | pl.Series
-) -> None:
-    """Refuse a run that ranks what the snapshot does not have.
+) -> pl.DataFrame:
+    """Return the run as it is, or refuse it because it ranks what the snapshot does not have.
 
     `doc_ids` are those of the snapshot's chunks, `question_ids` those of its questions. Raises EvaluationError with the
     unknown ids.
@@ -98,6 +129,7 @@ def check_run(
         unknown = _unknown(run[column], known)
         if unknown:
             raise EvaluationError(f"the run has {len(unknown)} {column}s that {what} lack: {_some(unknown)}")
+    return run
 
 
 def check_qrels(qrels: pl.DataFrame, doc_ids: Collection[str] | pl.Series) -> None:
