@@ -67,7 +67,8 @@ def shift_repositories(stage: Stage) -> Built:
         for snapshot in stage.lake.snapshots("chunks", stage.topic.name)
     }
     baseline = _baseline(stage, "judgments")
-    shift = repository_shift(chunks, stage.read_all("judgments"), baseline=baseline)
+    renamed = {name.rsplit("/", 1)[-1]: r.alias for r in stage.topic.repositories for name in r.formerly}
+    shift = repository_shift(chunks, stage.read_all("judgments"), baseline=baseline, renamed=renamed)
     return Built({"repository_shift": shift}, {"baseline": baseline, "shift": shift.to_dicts()})
 
 

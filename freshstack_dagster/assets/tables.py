@@ -6,6 +6,7 @@ code of its rooms) equals the one its tables were built from; it then reports th
 """
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from freshstack_dagster.settings import Places, Topic
 from freshstack_dagster.tables import TABLES, Table
 
 PACKAGE = Path(__file__).resolve().parents[1]
+# Stages tell their progress to this logger; dagster.yaml passes it on to the UI, the console script to the terminal.
+PROGRESS = "freshstack_dagster.progress"
 PREVIEW_ROWS = 10
 PREVIEW_CHARACTERS = 80
 
@@ -105,7 +108,7 @@ def table_assets(
             try:
                 stage = _stage(context, project)
                 inputs = fingerprint(version, _contents(stage, reads), settings(stage.topic), external(stage))
-                yield from _build(context, stage, tables, function, inputs, always)
+                yield from _build(stage, tables, function, inputs, always)
             except FreshstackError as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
 
@@ -116,11 +119,12 @@ def table_assets(
 
 def _stage(context: dg.AssetExecutionContext, project: Project) -> Stage:
     topic, snapshot = topic_and_snapshot(context)
-    return Stage(project.topic(topic), snapshot, project.lake, project.places, context.run_id, context.log.info)
+    return Stage(
+        project.topic(topic), snapshot, project.lake, project.places, context.run_id, logging.getLogger(PROGRESS).info
+    )
 
 
 def _build(
-    context: dg.AssetExecutionContext,
     stage: Stage,
     tables: Sequence[str],
     function: Callable[[Stage], Built],
@@ -133,7 +137,7 @@ def _build(
         for table, pointer in standing.items():
             assert pointer is not None
             yield _result(stage, table, pointer, {**pointer.notes, "outcome": "unchanged: nothing it reads changed"})
-        context.log.info(f"{', '.join(tables)}: unchanged")
+        stage.progress(f"{', '.join(tables)}: unchanged")
         return
     built = function(stage)
     seconds = round(time.perf_counter() - started, 2)
@@ -152,7 +156,7 @@ def _build(
         same = before is not None and before.content == pointer.content
         outcome = "rebuilt, with the same content" if same else "written"
         results.append(_result(stage, table, pointer, {**built.facts, "outcome": outcome, "seconds": seconds}))
-        context.log.info(f"{table}: {pointer.rows:,} rows in {seconds:.1f} s, {outcome}")
+        stage.progress(f"{table}: {pointer.rows:,} rows in {seconds:.1f} s, {outcome}")
     stage.lake.refresh_catalogue()
     yield from results
 

@@ -1,0 +1,107 @@
+"""Building in process, without a daemon: what `freshstack-dagster build` and `demo` do, with Dagster's own lineage.
+
+Here Dagster's instance is opened too: the project's `dagster.yaml`, storage under `data/dagster`.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.instance.ref import InstanceRef
+
+from freshstack_dagster.automation import build_questions, build_snapshot, compare_snapshots
+from freshstack_dagster.definitions import build_definitions
+from freshstack_dagster.errors import FreshstackError, SettingsError
+from freshstack_dagster.partitions import multi_key, snapshot_partitions_def, topic_partitions
+from freshstack_dagster.settings import Places
+
+# Steps that share a scarce thing: a model's rate limit, memory for vectors, a mirror's lock.
+POOL_LIMITS = {"model_calls": 2, "embeddings": 1, "git": 2}
+
+
+@contextmanager
+def open_instance(places: Places) -> Iterator[dg.DagsterInstance]:
+    """The project's Dagster instance: `DAGSTER_HOME` if set, else the project's own files.
+
+    The storage paths of `dagster.yaml` are relative to the project's root, so that becomes the working directory.
+    """
+    if os.environ.get("DAGSTER_HOME"):
+        with dg.DagsterInstance.get() as instance:
+            yield instance
+        return
+    home = places.data / "dagster"
+    home.mkdir(parents=True, exist_ok=True)
+    here = Path.cwd()
+    os.chdir(places.root)
+    try:
+        with dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), config_dir=str(places.root))) as instance:
+            yield instance
+    finally:
+        os.chdir(here)
+
+
+def prepare_instance(instance: dg.DagsterInstance) -> dict[str, int]:
+    """Create the storage and set the pools' limits, once and serially: first uses at the same time would race."""
+    for pool, limit in POOL_LIMITS.items():
+        instance.event_log_storage.set_concurrency_slots(pool, limit)
+    return dict(POOL_LIMITS)
+
+
+def build(
+    places: Places,
+    topic: str,
+    snapshots: Sequence[str],
+    *,
+    instance: dg.DagsterInstance,
+    drift: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Materialise a topic's questions and nuggets, each snapshot, and (with `drift`) the comparison and the report.
+
+    Raises FreshstackError with the failed asset's own line; tables that stood before still stand.
+    """
+    _check_names(topic, snapshots)
+    definitions = build_definitions(places)
+    say(f"{topic}: questions and nuggets")
+    _run(definitions, build_questions.name, topic, instance)
+    for snapshot in snapshots:
+        say(f"{topic} {snapshot}: corpus, pools, judgments, evaluation")
+        _run(definitions, build_snapshot.name, multi_key(topic, snapshot), instance)
+    if drift:
+        say(f"{topic}: drift and report")
+        _run(definitions, compare_snapshots.name, topic, instance)
+
+
+def _check_names(topic: str, snapshots: Sequence[str]) -> None:
+    if topic not in (topics := topic_partitions.get_partition_keys()):
+        raise SettingsError(f"no topic {topic}; there are {', '.join(topics)}")
+    known = snapshot_partitions_def.get_partition_keys()
+    for snapshot in snapshots:
+        if snapshot not in known:
+            raise SettingsError(
+                f"no snapshot {snapshot}; there are {', '.join(known)}. Add a past month to data/snapshots.yaml"
+            )
+
+
+def _run(definitions: dg.Definitions, job: str, key: str, instance: dg.DagsterInstance) -> None:
+    result = definitions.resolve_job_def(job).execute_in_process(
+        instance=instance,
+        partition_key=key,
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        raise_on_error=False,
+    )
+    if not result.success:
+        raise FreshstackError(_first_failure(result))
+
+
+def _first_failure(result: dg.ExecuteInProcessResult) -> str:
+    for event in result.get_step_failure_events():
+        data = event.step_failure_data
+        if data.user_failure_data is not None and data.user_failure_data.description:
+            return f"{event.step_key}: {data.user_failure_data.description}"
+        if data.error is not None:
+            cause = data.error.cause or data.error
+            return f"{event.step_key}: {cause.message.strip()}"
+    return "the run failed; its log is in the UI"

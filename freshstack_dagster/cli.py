@@ -1,0 +1,291 @@
+"""The console script: everything that is done from a terminal, each with one clear line on bad input."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import polars as pl
+
+from freshstack_dagster import __version__
+from freshstack_dagster.errors import FreshstackError, SettingsError
+from freshstack_dagster.lake import Lake, connect
+from freshstack_dagster.settings import Topic, load_topic, load_topics, places
+
+SAMPLE = "sample"
+SAMPLE_SNAPSHOTS = ("2024-10", "2025-10")
+
+
+class Commands(click.Group):
+    """A group whose commands end with one line and exit code 1 on an error that a user can mend."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; our own errors become a line, everything else is a fault of ours and shows its trace."""
+        try:
+            return super().invoke(ctx)
+        except FreshstackError as error:
+            click.secho(f"error: {error}", fg="red", err=True)
+            sys.exit(1)
+        except BrokenPipeError:
+            sys.exit(0)
+
+
+@click.group(cls=Commands)
+@click.version_option(__version__)
+def main() -> None:
+    """Build test collections for retrieval on technical material, month by month."""
+
+
+@main.command()
+def init() -> None:
+    """Create Dagster's storage and set the limits of its pools. Run once, before several processes use it."""
+    from freshstack_dagster.building import open_instance, prepare_instance
+
+    with open_instance(places()) as instance:
+        limits = prepare_instance(instance)
+    click.echo("pools: " + ", ".join(f"{pool} {limit}" for pool, limit in limits.items()))
+
+
+@main.command()
+@click.argument("topic")
+@click.argument("snapshots", nargs=-1, required=True)
+@click.option("--drift/--no-drift", default=True, help="Compare the topic's snapshots afterwards and write its report.")
+def build(topic: str, snapshots: tuple[str, ...], drift: bool) -> None:
+    """Build TOPIC at each of SNAPSHOTS (months such as 2024-10), with questions and nuggets."""
+    _build(topic, snapshots, drift)
+
+
+@main.command()
+def demo() -> None:
+    """Build the bundled sample topic for two months and print what comes out."""
+    started = time.perf_counter()
+    _build(SAMPLE, SAMPLE_SNAPSHOTS, drift=True)
+    where = places()
+    lake = Lake(where.lake)
+    _print_outcomes(lake)
+    _print_retrieval(lake)
+    _print_drift(lake)
+    _warn_of_heuristic(load_topic(where.topics / f"{SAMPLE}.yaml"))
+    click.echo(f"\nBuilt in {time.perf_counter() - started:.0f} s. What next:")
+    click.echo(f"  report   {where.reports / f'{SAMPLE}.html'}")
+    click.echo("  UI       .venv/bin/dagster dev   (http://127.0.0.1:3000)")
+    click.echo('  SQL      .venv/bin/freshstack-dagster sql "select * from support_drift"')
+
+
+@main.command()
+def topics() -> None:
+    """List the topics, their repositories and the snapshots that are built."""
+    where = places()
+    lake = Lake(where.lake)
+    for name, topic in load_topics(where.topics).items():
+        built = ", ".join(lake.snapshots("chunks", name)) or "nothing built"
+        click.echo(f"{name:12} {topic.title:24} {len(topic.repositories):2} repositories   {built}")
+
+
+@main.command()
+@click.argument("run", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--topic", required=True, help="Topic whose qrels to score on.")
+@click.option("--snapshot", required=True, help="Month of the qrels, such as 2024-10.")
+@click.option("--missing", type=click.Choice(["error", "zero"]), default="error", help="A question without a ranking.")
+def score(run: Path, topic: str, snapshot: str, missing: str) -> None:
+    """Score RUN (a TREC run or a Parquet file with question_id, doc_id, score) and print the table."""
+    from freshstack_dagster.evaluation import evaluate
+    from freshstack_dagster.evaluation.runs import check_run, read_run
+
+    lake = Lake(places().lake)
+    qrels = lake.read("qrels", topic, snapshot)
+    outcomes = lake.read("question_outcomes", topic, snapshot)
+    documents = lake.scan("chunks", topic, snapshot).select("doc_id").collect()["doc_id"]
+    ranking = check_run(read_run(run), documents, outcomes["question_id"])
+    results = evaluate(qrels, ranking, missing="zero" if missing == "zero" else "error")
+    means = results.group_by("measure", maintain_order=True).agg(pl.col("value", "lower", "upper", "holes").mean())
+    _print_frame(means, f"{run.name} on {topic} {snapshot}: {results['question_id'].n_unique()} questions")
+    kinds = qrels["judge_kind"].unique().to_list()
+    if kinds == ["heuristic"]:
+        click.secho("judged by the heuristic, not by a model or a person: no benchmark result", fg="yellow", err=True)
+
+
+@main.command()
+@click.argument("query")
+@click.option("--csv", is_flag=True, help="Print comma-separated values.")
+def sql(query: str, csv: bool) -> None:
+    """Ask the catalogue of tables a question in SQL."""
+    import duckdb
+
+    with connect(places().catalogue) as connection:
+        try:
+            frame = connection.execute(query).pl()
+        except duckdb.Error as error:
+            raise FreshstackError(str(error).splitlines()[0]) from error
+    if csv:
+        click.echo(frame.write_csv(), nl=False)
+    else:
+        _print_frame(frame, None)
+
+
+@main.command()
+def reap() -> None:
+    """End the runs and free the pool slots that a killed machine left behind. Stop `dagster dev` first."""
+    import dagster as dg
+
+    from freshstack_dagster.building import open_instance
+
+    with open_instance(places()) as instance:
+        left = instance.get_runs(
+            filters=dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
+        )
+        for run in left:
+            instance.report_run_failed(run, "reaped: its process is gone")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    click.echo(f"reaped {len(left)} runs")
+
+
+@main.command()
+def doctor() -> None:
+    """Check that this installation can work: git, tokenizer, settings, lake, catalogue, extras."""
+    where = places()
+    failures = 0
+    for name, check in _doctor_checks(where).items():
+        try:
+            click.echo(f"ok       {name}: {check()}")
+        except Exception as error:
+            failures += 1
+            click.echo(f"FAILED   {name}: {error}")
+    if failures:
+        raise FreshstackError(f"{failures} of the checks failed")
+
+
+def _doctor_checks(where: Any) -> dict[str, Callable[[], str]]:
+    import importlib.util
+    import shutil
+    import subprocess
+
+    def git() -> str:
+        if shutil.which("git") is None:
+            raise SettingsError("git is not on the PATH; install it")
+        return subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+    def tokenizer() -> str:
+        from freshstack_dagster.corpus import chunk_file
+
+        return f"one chunk of {chunk_file('a.py', b'print(1)')[0].tokens} tokens"
+
+    def settings() -> str:
+        return f"{len(load_topics(where.topics))} topics"
+
+    def lake() -> str:
+        folder = Path(where.lake)
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".doctor"
+        probe.write_text("")
+        probe.unlink()
+        return f"{folder} can be written"
+
+    def catalogue() -> str:
+        with connect(where.catalogue) as connection:
+            return f"{len(connection.execute('show tables').fetchall())} views"
+
+    def dense() -> str:
+        found = importlib.util.find_spec("sentence_transformers") is not None
+        return "installed" if found else "not installed; pip install 'freshstack-dagster[dense]' adds dense retrieval"
+
+    return {
+        "git": git,
+        "tokenizer": tokenizer,
+        "settings": settings,
+        "lake": lake,
+        "catalogue": catalogue,
+        "dense extra": dense,
+    }
+
+
+def _build(topic: str, snapshots: tuple[str, ...], drift: bool) -> None:
+    from freshstack_dagster.building import build as build_in_process
+    from freshstack_dagster.building import open_instance, prepare_instance
+
+    _show_progress()
+    with open_instance(places()) as instance:
+        prepare_instance(instance)
+        build_in_process(places(), topic, snapshots, instance=instance, drift=drift, say=_say)
+
+
+def _say(line: str) -> None:
+    click.secho(line, bold=True, err=True)
+
+
+def _show_progress() -> None:
+    """Show the lines that stages log, each as it comes, and nothing of the framework's."""
+    from freshstack_dagster.assets.tables import PROGRESS
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("  %(message)s"))
+    logger = logging.getLogger(PROGRESS)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def _print_frame(frame: pl.DataFrame, title: str | None) -> None:
+    if title:
+        click.secho(f"\n{title}", bold=True)
+    with pl.Config(
+        tbl_rows=-1,
+        tbl_cols=-1,
+        tbl_width_chars=160,
+        fmt_str_lengths=60,
+        float_precision=3,
+        tbl_hide_dataframe_shape=True,
+        tbl_hide_column_data_types=True,
+        tbl_formatting="ASCII_MARKDOWN",
+    ):
+        click.echo(str(frame))
+
+
+def _print_outcomes(lake: Lake) -> None:
+    rows = []
+    for snapshot in lake.snapshots("question_outcomes", SAMPLE):
+        outcomes = lake.read("question_outcomes", SAMPLE, snapshot)
+        counts = dict(outcomes.group_by("outcome").len().iter_rows())
+        rows.append({"snapshot": snapshot, "questions": outcomes.height, **counts})
+    _print_frame(pl.from_dicts(rows, infer_schema_length=None).fill_null(0), "Questions, by outcome")
+
+
+def _print_retrieval(lake: Lake) -> None:
+    frames = []
+    for snapshot in lake.snapshots("retrieval_results", SAMPLE):
+        means = lake.read("retrieval_results", SAMPLE, snapshot).filter(pl.col("question_id") == "all")
+        means = means.filter(pl.col("measure").is_in(["alpha_ndcg@10", "coverage@20", "recall@50"]))
+        frames.append(means.select("system", pl.lit(snapshot).alias("snapshot"), "measure", "value"))
+    table = pl.concat(frames).pivot("measure", index=["system", "snapshot"], values="value").sort("system", "snapshot")
+    _print_frame(table, "Retrieval with the question alone")
+
+
+def _print_drift(lake: Lake) -> None:
+    drift = lake.read("support_drift", SAMPLE)
+    questions = drift.unique(["question_id", "snapshot"]).group_by("snapshot", "question_support").len("questions")
+    table = questions.pivot("question_support", index="snapshot", values="questions").fill_null(0).sort("snapshot")
+    _print_frame(table, "Questions, by support of their nuggets")
+    lineage = lake.read("chunk_lineage", SAMPLE).group_by("snapshot", "outcome").len("supporting chunks")
+    _print_frame(lineage.sort("snapshot", "outcome"), "What became of the baseline's supporting chunks")
+    shift = lake.read("repository_shift", SAMPLE)
+    _print_frame(
+        shift.select("snapshot", "repository", "documents", "supporting", "supporting_share"), "Support, by repository"
+    )
+    correlation = lake.read("ranking_correlation", SAMPLE).select(
+        "measure", "snapshot_a", "snapshot_b", "systems", "tau_b"
+    )
+    _print_frame(correlation, "Agreement of rankings between snapshots (Kendall's tau-b)")
+
+
+def _warn_of_heuristic(topic: Topic) -> None:
+    if topic.roles.judge.provider == "heuristic":
+        click.secho(
+            "\nNuggets and judgments were made by the embedded heuristic: it shows that the pipeline runs and is no "
+            "judge. Set model roles in the topic file for a benchmark.",
+            fg="yellow",
+        )

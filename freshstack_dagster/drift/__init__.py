@@ -1,0 +1,1 @@
+"""What changes between snapshots: support, repositories, lineage, rankings."""

@@ -1,0 +1,95 @@
+"""Is each question still answerable? Support of every nugget in every snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from freshstack_dagster.tables import TABLES
+
+
+def support_drift(nuggets: pl.DataFrame, judgments: Mapping[str, pl.DataFrame], *, baseline: str) -> pl.DataFrame:
+    """Follow the support of each nugget over the snapshots.
+
+    In: the table `nuggets`; the table `judgments` by snapshot; the baseline's month. Out: the table `support_drift`, a
+    row for each nugget and snapshot in which its question was pooled.
+
+    A nugget is supported if any chunk supports it. Without support it is unsupported only if no verdict on it is an
+    error: an error is unjudged, and so is then the nugget. A question with an unjudged nugget is `not_judged`.
+    """
+    by_snapshot = [_support(nuggets, frame, snapshot) for snapshot, frame in sorted(judgments.items())]
+    if not by_snapshot:
+        return TABLES["support_drift"].empty()
+    support = pl.concat(by_snapshot).sort("nugget_id", "snapshot")
+    at_baseline = support.filter(pl.col("snapshot") == baseline).select("nugget_id", at_baseline="nugget_supported")
+    return TABLES["support_drift"].conform(
+        support.join(at_baseline, on="nugget_id", how="left")
+        .with_columns(
+            question_support=_question_support().over("question_id", "snapshot"),
+            change_from_baseline=_change(pl.col("at_baseline")),
+            change_from_previous=_change(_previous()),
+        )
+        .drop("at_baseline")
+    )
+
+
+def _support(nuggets: pl.DataFrame, judgments: pl.DataFrame, snapshot: str) -> pl.DataFrame:
+    """Support of each nugget whose question has judgments in the snapshot."""
+    supported = pl.col("verdict") == "supported"
+    repository = pl.col("doc_id").str.split("/").list.first()
+    verdicts = judgments.group_by("nugget_id").agg(
+        supporting_chunks=pl.col("doc_id").filter(supported).n_unique().cast(pl.Int64),
+        supporting_repositories=repository.filter(supported).unique().sort(),
+        errors=(pl.col("verdict") == "error").sum(),
+        judge_kind=pl.col("judge_kind").unique().sort().str.join(" + "),
+    )
+    unknown = pl.col("errors").is_null() | ((pl.col("supporting_chunks") == 0) & (pl.col("errors") > 0))
+    kind = " + ".join(sorted(judgments["judge_kind"].unique()))
+    asked = judgments.select("question_id").unique()
+    return (
+        nuggets.select("question_id", "nugget_id")
+        .join(asked, on="question_id", how="semi")
+        .join(verdicts, on="nugget_id", how="left")
+        .select(
+            "question_id",
+            "nugget_id",
+            pl.lit(snapshot).alias("snapshot"),
+            pl.when(~unknown).then("supporting_chunks"),
+            pl.col("supporting_repositories").fill_null([]),
+            pl.when(~unknown).then(pl.col("supporting_chunks") > 0).alias("nugget_supported"),
+            pl.col("judge_kind").fill_null(kind),
+        )
+    )
+
+
+def _question_support() -> pl.Expr:
+    supported = pl.col("nugget_supported")
+    return (
+        pl.when(supported.is_null().any())
+        .then(pl.lit("not_judged"))
+        .when(supported.all())
+        .then(pl.lit("fully"))
+        .when(supported.any())
+        .then(pl.lit("partly"))
+        .otherwise(pl.lit("none"))
+    )
+
+
+def _previous() -> pl.Expr:
+    """Support of the nugget in the snapshot before; the first snapshot is its own predecessor."""
+    first = pl.col("snapshot") == pl.col("snapshot").first().over("nugget_id")
+    return pl.when(first).then("nugget_supported").otherwise(pl.col("nugget_supported").shift(1).over("nugget_id"))
+
+
+def _change(before: pl.Expr) -> pl.Expr:
+    now = pl.col("nugget_supported")
+    return (
+        pl.when(before.is_null() | now.is_null())
+        .then(pl.lit("unknown"))
+        .when(before == now)
+        .then(pl.lit("same"))
+        .when(now)
+        .then(pl.lit("gained"))
+        .otherwise(pl.lit("lost"))
+    )
