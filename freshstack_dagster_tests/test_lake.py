@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from freshstack_dagster.errors import LakeError, SchemaError
+from freshstack_dagster.lake import Lake, connect, fingerprint
+from freshstack_dagster.tables import TABLES
+
+
+def _ledger(*posts: str) -> pl.DataFrame:
+    return pl.DataFrame({"post_id": posts, "reason": ["closed"] * len(posts), "detail": [None] * len(posts)})
+
+
+def test_rows_come_back_in_the_tables_order(lake: Lake):
+    lake.write("question_ledger", _ledger("2", "1"), topic="t")
+    assert lake.read("question_ledger", "t")["post_id"].to_list() == ["1", "2"]
+
+
+def test_equal_content_rewrites_nothing(lake: Lake):
+    first = lake.write("question_ledger", _ledger("1", "2"), topic="t", inputs="a")
+    second = lake.write("question_ledger", _ledger("2", "1"), topic="t", inputs="b")
+    assert second.files == first.files
+    assert second.inputs == "b"
+    assert lake.paths("question_ledger", "t")[0].stat().st_ino
+
+
+def test_superseded_files_stay_for_the_grace_period_and_go_after(tmp_path: Path):
+    patient, hasty = Lake(tmp_path / "a"), Lake(tmp_path / "b", grace_seconds=-1.0)
+    for lake, left in ((patient, 3), (hasty, 1)):
+        for post in ("1", "2", "3"):
+            lake.write("question_ledger", _ledger(post), topic="t")
+        lake.write("question_ledger", _ledger("3"), topic="t")
+        assert len(list(lake.folder("question_ledger", "t").glob("*.parquet"))) == left
+        assert lake.read("question_ledger", "t")["post_id"].to_list() == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (pl.DataFrame({"post_id": ["1"]}), "missing columns"),
+        (_ledger("1").with_columns(extra=pl.lit(1)), "unknown columns"),
+        (_ledger("1", "1"), "repeated key"),
+        (_ledger("1").with_columns(reason=pl.lit(None, pl.String)), "nulls"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_and_the_table_stands(lake: Lake, frame: pl.DataFrame, words: str):
+    lake.write("question_ledger", _ledger("9"), topic="t")
+    with pytest.raises(SchemaError, match=words):
+        lake.write("question_ledger", frame, topic="t")
+    assert lake.read("question_ledger", "t")["post_id"].to_list() == ["9"]
+
+
+def test_a_type_that_does_not_fit_names_the_table(lake: Lake):
+    frame = pl.DataFrame([{**dict.fromkeys(TABLES["runs"].columns, "x"), "rank": "first", "score": 1.0}])
+    with pytest.raises(SchemaError, match="table runs"):
+        lake.write("runs", frame, topic="t", snapshot="2024-10")
+
+
+def test_partitions_and_their_errors(lake: Lake):
+    lake.write("pools", TABLES["pools"].empty(), topic="t", snapshot="2025-10")
+    lake.write("pools", TABLES["pools"].empty(), topic="t", snapshot="2024-10")
+    assert lake.snapshots("pools", "t") == ["2024-10", "2025-10"]
+    with pytest.raises(LakeError, match="no partition u 2024-10"):
+        lake.read("pools", "u", "2024-10")
+    with pytest.raises(LakeError, match="no table pool;"):
+        lake.read("pool", "t")
+    with pytest.raises(LakeError, match="partitioned by topic and snapshot"):
+        lake.read("pools", "t")
+
+
+def test_every_table_has_a_view_also_before_it_has_rows(lake: Lake):
+    lake.write("question_ledger", _ledger("1"), topic="t")
+    lake.refresh_catalogue()
+    assert lake.catalogue is not None
+    with connect(lake.catalogue) as connection:
+        for name, table in TABLES.items():
+            columns = [row[0] for row in connection.execute(f"describe {name}").fetchall()]
+            assert columns == [*table.by, *table.columns]
+            assert connection.execute(f"select count(*) from {name}").fetchall() == [(int(name == "question_ledger"),)]
+
+
+def test_an_unbuilt_catalogue_says_so(tmp_path: Path):
+    with pytest.raises(LakeError, match="no catalogue yet"):
+        connect(tmp_path / "none.duckdb")
+
+
+def test_readers_never_see_an_error_while_runs_write(lake: Lake):
+    """A process reads through the catalogue while two threads rewrite two partitions."""
+    assert lake.catalogue is not None
+    for topic in ("a", "b"):
+        lake.write("question_ledger", _ledger("0", "1"), topic=topic)
+    lake.refresh_catalogue()
+
+    def rewrite(topic: str) -> None:
+        for i in range(25):
+            lake.write("question_ledger", _ledger(str(i), str(i + 1)), topic=topic)
+            lake.refresh_catalogue()
+
+    reader = (
+        "import sys, duckdb\n"
+        "for i in range(150):\n"
+        "    with duckdb.connect(sys.argv[1], read_only=True) as c:\n"
+        "        assert c.execute('select count(*) from question_ledger').fetchall() == [(4,)]\n"
+        "print('read')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", reader, str(lake.catalogue)], stdout=subprocess.PIPE)
+    writers = [threading.Thread(target=rewrite, args=(topic,)) for topic in ("a", "b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    output, _ = process.communicate(timeout=120)
+    assert output == b"read\n"
+
+
+def test_appending_keeps_every_part(lake: Lake):
+    calls = TABLES["model_calls"]
+    row = dict.fromkeys(calls.columns) | {
+        "role": "judge",
+        "model": "openai:m",
+        "seconds": 1.0,
+        "cached": False,
+        "batch": False,
+        "called_at": None,
+    }
+    for call in ("1", "2"):
+        frame = pl.DataFrame([{**row, "call_id": call}], schema=calls.schema)
+        frame = frame.with_columns(called_at=pl.lit("2026-01-01T00:00:00Z").str.to_datetime(time_zone="UTC"))
+        lake.append("model_calls", frame, topic="t")
+    assert sorted(lake.read("model_calls", "t")["call_id"]) == ["1", "2"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_lake_is_one_clear_line(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(LakeError, match="cannot be written"):
+        Lake(tmp_path / "lake").write("question_ledger", _ledger("1"), topic="t")
+
+
+def test_a_lake_that_is_a_file_is_one_clear_line(tmp_path: Path):
+    (tmp_path / "lake").write_text("")
+    with pytest.raises(LakeError, match="cannot be written"):
+        Lake(tmp_path / "lake").write("question_ledger", _ledger("1"), topic="t")
+
+
+def test_a_broken_pointer_says_what_to_do(lake: Lake):
+    lake.write("question_ledger", _ledger("1"), topic="t")
+    (lake.folder("question_ledger", "t") / "_current.json").write_text("{")
+    with pytest.raises(LakeError, match="build the partition again"):
+        lake.read("question_ledger", "t")
+
+
+def test_the_catalogue_holds_views_only(lake: Lake):
+    lake.write("question_ledger", _ledger("1"), topic="t")
+    lake.refresh_catalogue()
+    with duckdb.connect(str(lake.catalogue), read_only=True) as connection:
+        kinds = connection.execute("select distinct table_type from information_schema.tables").fetchall()
+    assert kinds == [("VIEW",)]
+
+
+def test_fingerprints_do_not_depend_on_the_order_of_keys():
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint(1, 2) != fingerprint(2, 1)
