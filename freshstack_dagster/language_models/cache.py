@@ -1,0 +1,107 @@
+"""The cache of replies: content-addressed, one small file a reply, shared by any number of processes.
+
+A reply is stored as it came, before it is judged good or bad, so a killed run repeats no paid call. A bad reply is
+asked for again under the next attempt's key: the key holds provider, model, address, parameters, prompt, schema and the
+number of the attempt. So a second run walks through the same attempts without paying, and raising `attempts` buys more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any, Protocol
+
+from freshstack_dagster.errors import ModelError
+from freshstack_dagster.language_models.replies import Reply
+from freshstack_dagster.language_models.request import Request
+from freshstack_dagster.language_models.scrub import public_url
+from freshstack_dagster.settings import ModelRole
+
+# Raised when the meaning of an entry changes, which makes every older entry unknown.
+VERSION = 1
+
+
+class ReplyStore(Protocol):
+    """Where replies lie: anything that keeps bytes under a key. `put` is atomic; the first writer of a key wins."""
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes under `key`, or None."""
+        ...
+
+    def put(self, key: str, value: bytes, *, replace: bool = False) -> None:
+        """Keep `value` under `key`."""
+        ...
+
+
+class FileStore:
+    """Replies as files `ab/abcdef….json` below a folder, written beside and renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, key: str) -> Path:
+        """The file of a key."""
+        return self.folder / key[:2] / f"{key}.json"
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes under `key`, or None."""
+        try:
+            return self.path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ModelError(f"{self.path(key)}: the cached reply cannot be read: {error.strerror}") from error
+
+    def put(self, key: str, value: bytes, *, replace: bool = False) -> None:
+        """Keep `value` under `key`; an entry that exists stays unless `replace`."""
+        path = self.path(key)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not replace:
+                return
+            with open(temporary, "wb") as file:
+                file.write(value)
+                file.flush()
+                # A reply is paid for: it must survive a power cut, not only a killed process.
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise ModelError(
+                f"{path}: the reply cannot be cached: {error.strerror}; free the disk, run again"
+            ) from error
+
+
+def reply_key(role: ModelRole, request: Request, attempt: int) -> str:
+    """The key of a reply: sha256 over everything that shapes it, 64 hex digits.
+
+    The address counts for endpoints of any kind only, where one name may stand for several models; batch and single
+    calls share their replies.
+    """
+    address = public_url(role.base_url) if role.provider == "compatible" and role.base_url else None
+    parameters = [role.temperature, role.max_output_tokens, role.json_schema, role.options]
+    prompt = [request.system, request.user, request.schema]
+    parts = [VERSION, role.provider, role.model, address, parameters, prompt, attempt]
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_reply(store: ReplyStore, key: str) -> Reply | None:
+    """The cached reply, or None. Raises ModelError if the entry is damaged."""
+    value = store.get(key)
+    if value is None:
+        return None
+    try:
+        return Reply(**json.loads(value)["reply"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"cached reply {key} is damaged ({error}); delete it and run again") from None
+
+
+def write_reply(store: ReplyStore, key: str, reply: Reply, about: dict[str, Any], *, replace: bool = False) -> None:
+    """Cache a reply with what a person may want to know about it (task, model, prompt version, attempt)."""
+    text = json.dumps({"about": about, "reply": reply.to_dict()}, ensure_ascii=False, indent=1, sort_keys=True)
+    store.put(key, text.encode("utf-8", "backslashreplace"), replace=replace)
