@@ -18,6 +18,7 @@ from typing import Any
 
 import polars as pl
 
+from freshstack_dagster.corpus.tokens import token_ends
 from freshstack_dagster.errors import EvaluationError
 from freshstack_dagster.judging import heuristic
 from freshstack_dagster.judging.nuggets import explain, question_text, version_of
@@ -30,9 +31,6 @@ from freshstack_dagster.tables import TABLES
 SUPPORTED, UNSUPPORTED, ERROR = "supported", "unsupported", "error"
 SHORTENED = "[chunk shortened for the judge:"
 """Opens the note that is added to the reason where the judge saw only the head of a chunk."""
-
-_BYTES_A_TOKEN = 3.0
-"""Low for English and code, so that an estimate from bytes errs on the side of more tokens."""
 
 _PAIR = ("question_id", "nugget_hash", "content_hash")
 _VERDICT = ("verdict", "reason", "quote", "quote_found", "reply", "carried_from")
@@ -47,19 +45,19 @@ class _Nugget:
 
 @dataclass(frozen=True)
 class _Text:
-    """The text of one or more chunks, and how much of it a judge is shown."""
+    """The text of one or more chunks."""
 
     content_hash: str
     text: str
-    tokens: int
 
     def shown(self, limit: int) -> tuple[str, str | None]:
-        """The text within `limit` tokens, and a note if that is not all of it."""
-        if self.tokens <= limit:
+        """The text within `limit` cl100k_base tokens, cut at a line if one is near, and a note if that is not all."""
+        data = self.text.encode()
+        if len(data) <= limit or len(ends := token_ends(self.text)) <= limit:
             return self.text, None
-        keep = int(len(self.text) * limit / self.tokens)
-        at_line = self.text.rfind("\n", keep // 2, keep)
-        head = self.text[: at_line + 1 if at_line >= 0 else keep]
+        head = data[: int(ends[limit - 1])].decode("utf-8", "ignore")
+        at_line = head.rfind("\n", len(head) // 2)
+        head = head[: at_line + 1] if at_line >= 0 else head
         left_out = len(self.text) - len(head)
         note = f"{SHORTENED} {len(head):,} of {len(self.text):,} characters shown]"
         return f"{head}\n[... {left_out:,} characters of this document are left out here ...]", note
@@ -91,15 +89,16 @@ def judge_support(
 ) -> pl.DataFrame:
     """Judge every nugget of each pooled question against every chunk of its pool.
 
-    `questions`, `nuggets`, `pools` are the tables of those names; `chunks` needs doc_id, content_hash and text, and
-    `tokens` if there. `judge_name` is the role's name for the record of calls. `earlier` holds (snapshot, judgments) of
+    `questions`, `nuggets`, `pools` are the tables of those names; `chunks` needs doc_id, content_hash and text.
+    `judge_name` is the role's name for the record of calls. `earlier` holds (snapshot, judgments) of
     other snapshots, the first that knows a pair wins; the snapshot None stands for this same one, whose verdicts are
     kept as they are. A verdict is carried over if question, text of the nugget, text of the chunk, judge and prompt are
     the same and it is no error; `carried_from` names the snapshot in which it was given. Nothing is carried over if
     `judging.carry_over` is off or the role's cache is set to `refresh`. `progress` is called with (calls done, calls).
 
     Returns the table `judgments`: one row for each nugget and pooled chunk. Questions without nuggets have none.
-    Raises EvaluationError if the pools name a question or a chunk that does not exist.
+    Raises EvaluationError if the pools name a question or a chunk that does not exist, BudgetError or ModelError where
+    the client stops the run.
     """
     caller, prompt = models.role(judge_name, role), load_prompt("support", role.prompt)
     version = version_of(caller, prompt)
@@ -234,17 +233,8 @@ def _texts(pairs: pl.DataFrame, chunks: pl.LazyFrame | pl.DataFrame) -> list[_Te
     """The distinct texts among the chunks of some pairs, ordered by hash."""
     # One chunk stands for all that hold its text: the first by id, so that a repeated run sees the same.
     docs = pairs.lazy().group_by("content_hash").agg(pl.col("doc_id").min())
-    lazy = chunks.lazy()
-    tokens = pl.col("tokens") if "tokens" in lazy.collect_schema() else pl.lit(None, dtype=pl.Int64())
-    rows = lazy.join(docs, on="doc_id", how="semi").select("content_hash", "text", tokens.alias("tokens")).collect()
-    return [
-        _Text(content_hash, text, _tokens(text) if count is None else count)
-        for content_hash, text, count in rows.sort("content_hash").iter_rows()
-    ]
-
-
-def _tokens(text: str) -> int:
-    return math.ceil(len(text.encode()) / _BYTES_A_TOKEN)
+    rows = chunks.lazy().join(docs, on="doc_id", how="semi").select("content_hash", "text").collect()
+    return [_Text(content_hash, text) for content_hash, text in rows.sort("content_hash").iter_rows()]
 
 
 def _ask(
@@ -304,7 +294,9 @@ async def _judge(
     statistics: heuristic.PooledTexts | None,
 ) -> list[dict[str, Any]]:
     """Judge one batch; a reply cut off by its length is asked for again in halves, down to single chunks."""
-    shown = [text.shown(judging.max_chunk_tokens) for text in batch]
+    # The heuristic works on the whole texts: its window is small wherever it stands.
+    whole = caller.judge_kind == "heuristic"
+    shown = [(text.text, None) if whole else text.shown(judging.max_chunk_tokens) for text in batch]
     request = _request(question, batch, [text for text, _ in shown], prompt, version, statistics)
     read = partial(read_support, documents=len(batch), nuggets=len(question.nuggets))
     outcome = await caller.call(request, read)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freshstack_dagster.corpus.tokens import count_tokens
 from freshstack_dagster.errors import EvaluationError
 from freshstack_dagster.judging.support import (
     SHORTENED,
@@ -176,6 +177,10 @@ def test_a_long_chunk_is_shortened_visibly_and_counted():
     judgments = judge(models, {"x": text, "y": "short"}, {"q": ["x", "y"]}, judging=Judging(max_chunk_tokens=100))
     assert "characters of this document are left out here ...]" in models.log[0].user
     assert "line 999" not in models.log[0].user
+    # Exactly as many tokens as allowed are shown, up to the end of a line.
+    shown = models.log[0].user.split("\n[... ")[0].split(">\n")[-1]
+    assert text.startswith(shown)
+    assert 90 <= count_tokens(shown) <= 100
     of_x = judgments.filter(pl.col("doc_id") == "x")["reason"]
     assert of_x.str.contains(SHORTENED, literal=True).all()
     assert judging_counts(judgments)["shortened"] == 2
