@@ -116,7 +116,7 @@ RULES = [
         "errors_are_not_relevance",
         "No pair whose verdict is an error has a relevance.",
         f"select nugget_id, doc_id from (select * from qrels where {HERE}) semi join (select nugget_id, doc_id from "
-        f"judgments where {HERE} and judge = 'judge' and verdict = 'error') using (nugget_id, doc_id)",
+        f"judgments where {HERE} and verdict = 'error') using (nugget_id, doc_id)",
     ),
     *(
         Rule(
@@ -149,7 +149,7 @@ def _check(rule: Rule) -> dg.AssetChecksDefinition:
         parameters = {"topic": topic} if snapshot is None else {"topic": topic, "snapshot": snapshot}
         used = {name: value for name, value in parameters.items() if f"${name}" in rule.sql}
         with catalogue.get_connection() as connection:
-            faults = connection.execute(rule.sql, used).pl()
+            faults = connection.sql(rule.sql, params=used).pl()
         return _result(faults, warn=rule.name in WARNINGS)
 
     return check
@@ -187,12 +187,11 @@ def _chunk_check(
 
 
 def _texts_that_differ(project: Project, topic: str, snapshot: str) -> pl.DataFrame:
-    from freshstack_dagster.corpus.build import texts_that_differ
+    from freshstack_dagster.corpus.verify import texts_that_differ
 
     lake = project.lake
     return texts_that_differ(
         project.topic(topic),
-        lake.read("commits", topic, snapshot),
         lake.scan("files", topic, snapshot),
         lake.scan("chunks", topic, snapshot),
         project.places.mirrors,

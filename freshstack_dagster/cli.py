@@ -119,7 +119,8 @@ def sql(query: str, csv: bool) -> None:
 
     with connect(places().catalogue) as connection:
         try:
-            frame = connection.execute(query).pl()
+            relation = connection.sql(query)
+            frame = pl.DataFrame() if relation is None else relation.pl()
         except duckdb.Error as error:
             raise FreshstackError(str(error).splitlines()[0]) from error
     if csv:

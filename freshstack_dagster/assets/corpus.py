@@ -54,7 +54,7 @@ def cut_chunks(stage: Stage) -> Built:
     from freshstack_dagster.corpus.build import build_corpus
 
     corpus = build_corpus(
-        stage.topic, stage.read("commits"), stage.places.mirrors, stage.places.cache, progress=stage.progress
+        stage.topic, stage.read("commits"), stage.places.mirrors, stage.places.cache, progress=stage.progress()
     )
     outcomes = corpus.files.group_by("outcome").agg(pl.len().alias("files"), pl.col("chunks").sum()).sort("outcome")
     by_repository = (

@@ -91,7 +91,7 @@ def trace_lineage(stage: Stage) -> Built:
         stage.scan("chunks", baseline).select(columns).collect(),
         {snapshot: stage.scan("chunks", snapshot).select(columns) for snapshot in later},
         stage.read("judgments", baseline),
-        progress=stage.progress,
+        progress=stage.progress(),
     )
     outcomes = lineage.group_by("snapshot", "outcome").len("supporting chunks").sort("snapshot", "outcome")
     facts = {"baseline": baseline, "supporting chunks, by outcome": outcomes.to_dicts()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -12,8 +13,7 @@ from freshstack_dagster.settings import Topic
 
 
 def _judging(topic: Topic) -> Any:
-    annotators = {name: role.model_dump(mode="json") for name, role in topic.roles.annotators.items()}
-    return topic.roles.judge.model_dump(mode="json"), annotators, topic.judging.model_dump(mode="json")
+    return topic.roles.judge.model_dump(mode="json"), topic.judging.model_dump(mode="json")
 
 
 @table_assets(
@@ -29,45 +29,32 @@ def judge_pools(stage: Stage) -> Built:
     """Three-valued: supported, unsupported, or error, which is unjudged in every measure.
 
     A verdict on the same nugget and the same text by the same judge is carried over from another snapshot, not paid
-    for again. The asset fails its check when errors pass the topic's share.
+    for again. A blocking check fails when errors pass the share that the topic allows.
     """
     from freshstack_dagster.judging.support import error_share, judge_support
 
     topic = stage.topic
-    pools = stage.read("pools")
-    chunks = stage.scan("chunks").select("doc_id", "path", "content_hash", "text")
-    others = [
-        (snapshot, frame) for snapshot, frame in stage.read_all("judgments").items() if snapshot != stage.snapshot
-    ]
-    judges = {"judge": topic.roles.judge, **topic.roles.annotators}
+    others = [(month, frame) for month, frame in stage.read_all("judgments").items() if month != stage.snapshot]
     with open_models(stage) as models:
-        judgments = pl.concat(
-            [
-                judge_support(
-                    stage.read_questions(),
-                    stage.read("nuggets"),
-                    pools,
-                    chunks,
-                    models,
-                    role,
-                    topic.judging,
-                    judge_name=name,
-                    earlier=others if topic.judging.carry_over else (),
-                    progress=stage.progress,
-                )
-                for name, role in judges.items()
-            ]
+        judgments = judge_support(
+            stage.read_questions(),
+            stage.read("nuggets"),
+            stage.read("pools"),
+            stage.scan("chunks").select("doc_id", "path", "content_hash", "tokens", "text"),
+            models,
+            topic.roles.judge,
+            topic.judging,
+            earlier=others,
+            progress=partial(stage.progress(), "judging calls"),
         )
+    verdicts = judgments.group_by("judge_kind", "judge", "verdict").len("pairs").sort("judge", "verdict")
+    supported = judgments.filter(pl.col("verdict") == "supported")
     facts = {
-        "verdicts": judgments.group_by("judge_kind", "judge", "verdict")
-        .len("pairs")
-        .sort("judge", "verdict")
-        .to_dicts(),
+        "verdicts": verdicts.to_dicts(),
         "error share": round(error_share(judgments), 4),
         "carried over": judgments["carried_from"].count(),
-        "supported with a quote found": judgments.filter(
-            (pl.col("verdict") == "supported") & pl.col("quote_found")
-        ).height,
+        "supported": supported.height,
+        "supported with the quote found in the chunk": supported.filter(pl.col("quote_found")).height,
         "model calls": models.summary(),
     }
     return Built({"judgments": judgments}, facts)

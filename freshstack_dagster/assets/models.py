@@ -21,7 +21,7 @@ def open_models(stage: Stage) -> Iterator[Models]:
         cache=stage.places.cache / "replies",
         budget=stage.topic.budget,
         snapshot=stage.snapshot,
-        progress=stage.progress,
+        progress=stage.say,
     )
     try:
         yield models

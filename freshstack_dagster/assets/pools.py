@@ -34,15 +34,18 @@ def _pooling(topic: Topic) -> Any:
 )
 def retrieve(stage: Stage) -> Built:
     """Each query variant against the corpus by each retriever, their fusion, and rerankers over the question's run."""
-    from freshstack_dagster.retrieval.rerank import rerank
     from freshstack_dagster.retrieval.retrieve import retrieve as retrieve_all
 
     asked = stage.read_questions()["question_id"]
     queries = stage.read("query_variants").filter(pl.col("question_id").is_in(asked.implode()))
     chunks = stage.scan("chunks").select("doc_id", "path", "content_hash", "text").collect()
     report: dict[str, Any] = {}
-    runs = retrieve_all(queries, chunks, stage.topic, cache=stage.places.cache, progress=stage.progress, report=report)
+    runs = retrieve_all(
+        queries, chunks, stage.topic, cache=stage.places.cache, progress=stage.progress(), report=report
+    )
     if stage.topic.rerankers:
+        from freshstack_dagster.retrieval.rerank import rerank
+
         runs = pl.concat([runs, rerank(runs, queries, chunks, stage.topic, cache=stage.places.cache)])
     rankings = (
         runs.group_by("variant", "retriever")

@@ -12,7 +12,7 @@ from freshstack_dagster.settings import Topic
 
 def _settings(topic: Topic) -> Any:
     source = topic.questions.model_dump(mode="json") if topic.questions else None
-    return source, sorted(topic.tags), str(topic.asked_from)
+    return source, sorted(topic.tags), str(topic.asked_from), str(topic.asked_before)
 
 
 def _source_file(stage: Stage) -> Any:
@@ -36,7 +36,7 @@ def read_questions(stage: Stage) -> Built:
     """Read from the topic's source: exact tags, asked from the floor on, with the accepted answer present."""
     from freshstack_dagster.stackexchange.sources import load_questions
 
-    found = load_questions(stage.topic, cache=stage.places.cache, progress=stage.progress)
+    found = load_questions(stage.topic, cache=stage.places.cache, progress=stage.say)
     reasons = found.ledger.group_by("reason").len("posts").sort("posts", descending=True)
     dates = found.questions["asked_at"].drop_nulls()
     facts = {

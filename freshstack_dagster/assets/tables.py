@@ -27,6 +27,7 @@ from freshstack_dagster.tables import TABLES, Table
 PACKAGE = Path(__file__).resolve().parents[1]
 # Stages tell their progress to this logger; dagster.yaml passes it on to the UI, the console script to the terminal.
 PROGRESS = "freshstack_dagster.progress"
+SECONDS_BETWEEN_LINES = 5.0
 PREVIEW_ROWS = 10
 PREVIEW_CHARACTERS = 80
 
@@ -40,7 +41,22 @@ class Stage:
     lake: Lake
     places: Places
     run: str
-    progress: Callable[[str], None]
+
+    def say(self, line: str) -> None:
+        """Tell the UI and the terminal one line."""
+        logging.getLogger(PROGRESS).info(line)
+
+    def progress(self) -> Callable[[str, int, int], None]:
+        """A function for the library to tell what is being done, how much of it and of how much, now and then."""
+        told = time.monotonic()
+
+        def tell(what: str, done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+                told = time.monotonic()
+                self.say(f"{what}: {done:,} of {total:,}")
+
+        return tell
 
     @property
     def month(self) -> str:
@@ -119,9 +135,7 @@ def table_assets(
 
 def _stage(context: dg.AssetExecutionContext, project: Project) -> Stage:
     topic, snapshot = topic_and_snapshot(context)
-    return Stage(
-        project.topic(topic), snapshot, project.lake, project.places, context.run_id, logging.getLogger(PROGRESS).info
-    )
+    return Stage(project.topic(topic), snapshot, project.lake, project.places, context.run_id)
 
 
 def _build(
@@ -137,7 +151,7 @@ def _build(
         for table, pointer in standing.items():
             assert pointer is not None
             yield _result(stage, table, pointer, {**pointer.notes, "outcome": "unchanged: nothing it reads changed"})
-        stage.progress(f"{', '.join(tables)}: unchanged")
+        stage.say(f"{', '.join(tables)}: unchanged")
         return
     built = function(stage)
     seconds = round(time.perf_counter() - started, 2)
@@ -156,7 +170,7 @@ def _build(
         same = before is not None and before.content == pointer.content
         outcome = "rebuilt, with the same content" if same else "written"
         results.append(_result(stage, table, pointer, {**built.facts, "outcome": outcome, "seconds": seconds}))
-        stage.progress(f"{table}: {pointer.rows:,} rows in {seconds:.1f} s, {outcome}")
+        stage.say(f"{table}: {pointer.rows:,} rows in {seconds:.1f} s, {outcome}")
     stage.lake.refresh_catalogue()
     yield from results
 
