@@ -14,7 +14,7 @@ from freshstack_dagster.errors import SourceError
 
 _MAGIC = b"7z\xbc\xaf\x27\x1c"
 # Compressed bytes a call: bounds what one call can unpack to, as LZMA turns one byte into up to some 7,000.
-_READ_BYTES = 32 << 10
+_READ_BYTES = 4 << 10
 _PIECE_BYTES = 1 << 20
 _PIECES = 4
 

@@ -34,6 +34,7 @@ from freshstack_dagster.stackexchange.questions import (
     QuestionFilter,
     QuestionRows,
     Questions,
+    joint_license,
     license_at,
     parse_moment,
 )
@@ -179,6 +180,8 @@ class _Selection:
         self._pairs: dict[int, int] = {}  # question -> its accepted answer
         self._questions: dict[int, dict[str, str]] = {}
         self._answers: dict[int, dict[str, str]] = {}
+        for name in ("rows", "questions", reasons.OTHER_TAG):
+            self.rows.count(name, 0)
         self._patterns = [f"|{tag}|" for tag in sorted(wanted.tags)]
 
     def candidates(self, questions: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
@@ -281,12 +284,12 @@ class _Selection:
 
 
 def _license(question: dict[str, str], answer: dict[str, str]) -> str | None:
-    licenses = [
-        post.get("ContentLicense") or license_at(parse_moment(post.get("CreationDate"))) for post in (question, answer)
-    ]
-    if licenses[0] == licenses[1] or licenses[1] is None:
-        return licenses[0]
-    return f"{licenses[0]} (question), {licenses[1]} (answer)"
+    return joint_license(
+        *(
+            post.get("ContentLicense") or license_at(parse_moment(post.get("CreationDate")))
+            for post in (question, answer)
+        )
+    )
 
 
 def _integer(text: str | None) -> int | None:

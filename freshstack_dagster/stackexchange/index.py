@@ -27,7 +27,14 @@ import polars as pl
 import freshstack_dagster
 from freshstack_dagster.errors import SourceError
 from freshstack_dagster.stackexchange.progress import Meter, ProgressCallback
-from freshstack_dagster.stackexchange.scan import ANSWER_SCHEMA, QUESTION_SCHEMA, Scanned, cut_off, scan_stream
+from freshstack_dagster.stackexchange.scan import (
+    ANSWER_SCHEMA,
+    CLOSING_TAG,
+    QUESTION_SCHEMA,
+    Scanned,
+    cut_off,
+    scan_stream,
+)
 
 VERSION = 1
 PART_BYTES = 256 << 20
@@ -56,7 +63,7 @@ class DumpIndex:
             # A comment that runs over the border of two parts hides rows from the second one's beginning.
             yield pl.scan_parquet(_file(self.directory, part, suffix)).filter(pl.col("offset") >= read_to)
             state = json.loads(_file(self.directory, part, "json").read_text())
-            read_to = int(state["end"])
+            read_to = max(read_to, int(state["end"]))
 
 
 def fingerprint(path: Path) -> str:
@@ -168,7 +175,7 @@ def require_end(path: Path) -> None:
     with open(path, "rb") as file:
         file.seek(max(0, size - _ENDS_BYTES))
         tail = file.read().rstrip()
-    if b"</posts>" not in tail and not (b"<posts" in tail and tail.endswith(b"/>") and b"<row" not in tail):
+    if CLOSING_TAG.search(tail) is None and not (b"<posts" in tail and tail.endswith(b"/>") and b"<row" not in tail):
         raise cut_off(str(path), size)
 
 
@@ -201,6 +208,8 @@ def _write_part(
         "stop": stop,
         "end": stop if end is None else end,
         "rows": sum(block.rows for block in scanned),
+        # Decided when all parts are there: a comment may begin before this part and hide them.
+        "damaged": [row for block in scanned for row in block.damaged],
     }
     target = _file(directory, part, "json")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
@@ -225,6 +234,13 @@ def _rows(directory: Path, parts: int) -> int:
 
 
 def _finish(directory: Path, parts: int) -> DumpIndex:
+    read_to = 0
+    for part in range(parts):
+        state = json.loads(_file(directory, part, "json").read_text())
+        for offset, message in state["damaged"]:
+            if offset >= read_to:
+                raise SourceError(message)
+        read_to = max(read_to, int(state["end"]))
     rows = _rows(directory, parts)
     temporary = directory / f".dump.json.{os.getpid()}"
     temporary.write_text(json.dumps({"version": VERSION, "parts": parts, "rows": rows}))

@@ -27,7 +27,8 @@ def load_jsonl(path: str | Path, filter: QuestionFilter) -> Questions:
     A line holds `question_id`, `title`, `body_markdown`, `answer_markdown` and `tags` (a list), and may hold
     `answer_id`, `score`, `view_count`, `asked_at`, `answer_edited_at` (ISO 8601, UTC without an offset), `url`,
     `license`, `closed` and `duplicate` (true or false); other keys are left alone. Markdown is kept as it is. A
-    question with an empty answer goes to the ledger, one of another tag is counted; without a date it passes the date filters.
+    question with an empty answer goes to the ledger, one of another tag is counted; one without a date passes the date
+    filters.
     Raises SourceError, naming the line, for what is not such an object or a question_id that comes twice.
     """
     path = Path(path)

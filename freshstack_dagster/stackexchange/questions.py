@@ -130,6 +130,13 @@ def license_at(moment: datetime | None) -> str | None:
     return next(name for since, name in _LICENSES if as_utc(moment).date() >= since)
 
 
+def joint_license(question: str | None, answer: str | None) -> str | None:
+    """The licence of a question and its answer as one text, each named where they differ."""
+    if answer is None or question == answer:
+        return question
+    return answer if question is None else f"{question} (question), {answer} (answer)"
+
+
 def content_hash(title: str, body: str, answer: str) -> str:
     """sha256 (hex) of the three texts, NUL between them, so that an edit of any is known."""
     return hashlib.sha256("\0".join((title, body, answer)).encode("utf-8", "surrogatepass")).hexdigest()

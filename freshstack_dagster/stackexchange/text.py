@@ -10,9 +10,15 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 _LANGUAGE = re.compile(r"\blang(?:uage)?-([\w.+#-]+)")
 _PLACEHOLDER_ALTS = frozenset({"", "enter image description here", "image description", "enter code here"})
 _BLOCKS = frozenset(
-    """address article aside blockquote body center dd details div dl dt fieldset figcaption figure footer form h1 h2 h3
-    h4 h5 h6 header hr html li main nav ol p pre section summary table tbody tfoot thead tr ul""".split()
+    {
+        *("address", "article", "aside", "blockquote", "body", "center", "dd", "details", "div", "dl", "dt"),
+        *("fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr"),
+        *("html", "li", "main", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot", "thead"),
+        *("tr", "ul"),
+    }
 )
+# Blocks that begin on a new line, with no blank one before.
+_CLOSE = frozenset({"li", "tr", "dt", "dd", "tbody", "thead", "tfoot"})
 _UNSEEN = frozenset({"head", "script", "style", "template", "noscript", "iframe", "object", "svg"})
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
@@ -85,8 +91,8 @@ class _Writer:
 
     def _enter(self, node: Any, tag: str) -> bool:
         """Write what comes before the node's children; False if they are written already."""
-        if tag in _BLOCKS:
-            self._end_block()
+        if tag in _BLOCKS and self._end_block() and tag not in _CLOSE and not (tag in ("ul", "ol") and self.lists):
+            self.gap = True
         if tag == "pre":
             self._code_block(node)
             return False
@@ -161,7 +167,8 @@ class _Writer:
             self.first_prefix = None
         self.lines.append((prefix + text).rstrip() if not text else prefix + text)
 
-    def _end_block(self) -> None:
+    def _end_block(self) -> bool:
+        """Write the text gathered so far; whether there was any."""
         text = "".join(self.inline)
         self.inline.clear()
         lines = [line.strip(" ") for line in text.split("\n")]
@@ -171,6 +178,7 @@ class _Writer:
             lines.pop(0)
         for line in lines:
             self._line(line)
+        return bool(lines)
 
     def _code_block(self, node: Any) -> None:
         code = node.text() or ""

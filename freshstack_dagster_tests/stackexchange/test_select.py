@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from freshstack_dagster.stackexchange import all_tags, co_occurring_tags, recent_tags
+from freshstack_dagster.stackexchange.index import build_index
+from freshstack_dagster_tests.stackexchange.dumps import pack, plain_reading, row, write_dump
+
+POSTS = [
+    row(1, Tags="|python|old|", CreationDate="2020-01-01T00:00:00.000"),
+    row(2, Tags="|python|langchain|", CreationDate="2023-01-01T00:00:00.000", AcceptedAnswerId=9),
+    row(3, Tags="<langchain><chromadb><python>", CreationDate="2023-03-01T00:00:00.000"),
+    row(4, Tags="|langchain-js|", CreationDate="2023-04-01T00:00:00.000"),
+    row(5, Tags="|llama|chromadb|langchain|", CreationDate="2024-05-01T00:00:00.000"),
+    row(9, 2, ParentId=2),
+]
+
+
+def test_recent_tags_by_size(tmp_path):
+    path = write_dump(tmp_path / "Posts.xml", POSTS)
+    build_index(path, tmp_path / "Posts.xml.index", workers=1, part_bytes=700)
+    given = recent_tags(path, first_seen_from=datetime(2023, 1, 1), min_questions=1)
+    assert given.select("tag", "questions", "with_accepted_answer").rows() == [
+        ("langchain", 3, 1),
+        ("chromadb", 2, 0),
+        ("langchain-js", 1, 0),
+        ("llama", 1, 0),
+    ]
+    assert given["first_asked_at"][0] == datetime(2023, 1, 1, tzinfo=UTC)
+    assert given["last_asked_at"][0] == datetime(2024, 5, 1, tzinfo=UTC)
+    assert recent_tags(path, first_seen_from=datetime(2023, 1, 1), min_questions=2)["tag"].to_list() == [
+        "langchain",
+        "chromadb",
+    ]
+
+
+def test_co_occurring_tags(tmp_path):
+    path = pack(tmp_path / "dump.7z", {"Posts.xml": write_dump(tmp_path / "Posts.xml", POSTS)})
+    given = co_occurring_tags(path, "langchain", index_dir=tmp_path / "index")
+    assert given.rows() == [("chromadb", 2, 2 / 3), ("python", 2, 2 / 3), ("llama", 1, 1 / 3)]
+    given = co_occurring_tags(
+        path, {"langchain", "python"}, asked_from=datetime(2023, 2, 1), limit=1, index_dir=tmp_path / "index"
+    )
+    assert given.rows() == [("chromadb", 2, 1.0)]
+    assert co_occurring_tags(path, "absent", index_dir=tmp_path / "index").height == 0
+
+
+def test_real_counts(shared, tmp_path):
+    from lxml import etree
+
+    path = shared / "data" / "stack_exchange" / "datascience_meta_2024_pipe_tags" / "Posts.xml"
+    posts = [element for element in etree.parse(str(path)).getroot().iter("row") if element.get("PostTypeId") == "1"]
+    expected = Counter(tag for post in posts for tag in post.get("Tags").strip("|").split("|"))
+    given = all_tags(path, index_dir=tmp_path)
+    assert dict(given.select("tag", "questions").iter_rows()) == expected
+    assert given["with_accepted_answer"].sum() == sum(
+        len(post["Tags"].strip("|").split("|")) for post, _ in plain_reading(path).values()
+    )
