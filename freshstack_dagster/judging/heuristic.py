@@ -53,7 +53,7 @@ def _document(number: int, nuggets: list[str], content_hash: str, text: str, poo
     for position, nugget in enumerate(nuggets, 1):
         match = pooled.match(nugget, content_hash)
         reasons.append(f"nugget {position}: {terms.reason(match)}")
-        if match.score >= terms.THRESHOLD:
+        if terms.supports(match):
             supported.append({"nugget": position, "quote": terms.quote(match, text)})
         else:
             unsupported.append(position)

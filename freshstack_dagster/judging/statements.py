@@ -60,13 +60,15 @@ _TALK = re.compile(
     r"|stackblitz|demo|tutorials?|other answer|your question|you(?:'re| are) (?:right|welcome))",
     re.IGNORECASE,
 )
-_LEANS = re.compile(r"^\W*(?:this|that|these|those|it|they|he|so|then|also|here|which|but|and|e\.g)\b", re.IGNORECASE)
+_LEANS = re.compile(
+    r"^\W*(?:this|that|these|those|it|they|he|so|then|also|here|which|but|and|instead|e\.g)\b", re.IGNORECASE
+)
 _ERROR_LINE = re.compile(
     r"(?:\b\w*(?:Error|Exception|Warning|Failure|Overflow)\b|\b(?:error|fatal|warning|panic)\b\s*[:\[]"
     r"|\bcannot\b|\bcan't\b|\bcould not\b|\bnot found\b|\bundefined\b|\bundeclared\b|\bno such\b|\bis not\b"
     r"|\b[A-Z]{1,4}\d{3,}\b)"
 )
-_HALF_LINE = re.compile(r"[({\[<,]$|^[)}\]]|=>\s*\{?$")
+_HALF_LINE = re.compile(r"[({\[<,]$|^[)}\]]|=>\s*\{?$")  # what it says stands on other lines
 _STACK_LINE = re.compile(r"^\s*(?:at |File \"|in |\||│|\^|~)|node_modules|^\s*\d+ [│|]")
 
 
@@ -163,7 +165,9 @@ def salient_statements(question: str, answer: str) -> list[str]:
         for number, sentence in enumerate(own):
             statement = sentence.rstrip(" :")
             if number == len(own) - 1 and sentence.endswith(":") and place + 1 < len(pieces) and pieces[place + 1].code:
-                statement = f"{statement}: `{_telling_line(pieces[place + 1].text, asked)}`"
+                # "Change it as follows:" says nothing by itself; "Pass `limit` to `open`:" does.
+                lead = f"{statement}: " if named(statement) else "In code: "
+                statement = f"{lead}`{_telling_line(pieces[place + 1].text, asked)}`"
             scored.append((_salience(statement, asked), place * 1000 + number, statement))
     best = sorted((entry for entry in scored if entry[0] >= 2), key=lambda entry: (-entry[0], entry[1]))[:MOST_NUGGETS]
     covered = {name for _, _, sentence in best for name in named(sentence)}
@@ -233,9 +237,10 @@ def _code_lines(code: str, asked: set[str]) -> list[tuple[float, str]]:
     for number, raw in enumerate(code.split("\n")):
         line = " ".join(raw.split())
         new = {name.lower() for name in _IDENTIFIER.findall(line)} - _KEYWORD - asked
-        if new and 8 <= len(line) <= 160 and not line.startswith(("//", "# ", "/*", "*", "<!--")):
-            # A call, an assignment or an option says more than a bare name; a whole line more than half a one.
-            says = 1.0 * bool(re.search(r"[(=:]", line)) + 1.0 * (not _HALF_LINE.search(line))
+        comment = line.startswith(("//", "# ", "/*", "*", "<!--"))
+        if new and 8 <= len(line) <= 160 and not comment and not _HALF_LINE.search(line.rstrip(",;")):
+            # A call, an assignment or an option says more than a bare name.
+            says = 1.0 * bool(re.search(r"[(=:]", line))
             scored.append((min(len(new), 3) + says, -number, line.rstrip(",;").rstrip()))
     return [(score, line) for score, _, line in sorted(scored, reverse=True)]
 

@@ -14,11 +14,14 @@ from functools import lru_cache
 
 THRESHOLD = 0.62
 """Share of a nugget's weight that must stand in one window."""
+TELLING = 1.5
+"""Weight that must stand in the window at least, in rare words: a nugget of two everyday words supports nothing."""
 WINDOW = 12
 """Lines of a window."""
 LONGEST_QUOTE = 400
 """Characters of a quote."""
 
+_SPREAD_COST = 0.015  # share of the weight that each line between the first and the last term costs
 _WORD_CAP = 4.0
 _IDENTIFIER_WEIGHT = 2.0
 _NUMBER_WEIGHT = 1.5
@@ -35,7 +38,8 @@ it its this that these those there here he she they them his her their you your 
 when where why how all any each every some such same so than too very just only also more most other another own one
 first because since while until before after again once about between through during above below up down out off etc
 e g ie eg s t don doesn isn aren won let lets get gets got like way thing things need needs needed want wants use
-used uses using make makes made new code instead via per still even much many well now whether however
+used uses using go goes look looks see follow follows following below make makes made new code instead via per still
+even much many well now whether however
 """
 _STOPWORDS = frozenset(_STOPWORDS_LIST.split())
 
@@ -51,9 +55,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Match:
-    """How well a chunk holds a nugget: the share of weight in the best window, and the lines that hold it."""
+    """How well a chunk holds a nugget: the share of weight in the best window, and the lines that hold it.
+
+    `telling` says whether what was matched is rare enough to mean anything.
+    """
 
     score: float
+    telling: bool
     matched: tuple[str, ...]
     missing: tuple[str, ...]
     start_line: int
@@ -88,11 +96,14 @@ class PooledTexts:
 
         Words are capped because the rarest words of an answer are its talk, not its facts.
         """
-        frequency = self.frequency.get(term.key, 0)
-        rarity = math.log(1 + (self.size - frequency + 0.5) / (frequency + 0.5))
+        rarity = self._rarity(self.frequency.get(term.key, 0))
         if term.kind == "word":
             return min(rarity, _WORD_CAP)
         return min(rarity, 1.5 * _WORD_CAP) * (_IDENTIFIER_WEIGHT if term.kind == "identifier" else _NUMBER_WEIGHT)
+
+    def _rarity(self, frequency: int) -> float:
+        """The inverse document frequency of BM25 in Lucene's form."""
+        return math.log(1 + (self.size - frequency + 0.5) / (frequency + 0.5))
 
     def match(self, nugget: str, content_hash: str) -> Match:
         """Find the window of a text that holds most of a nugget."""
@@ -102,10 +113,12 @@ class PooledTexts:
         lines = self.lines[content_hash]
         found = {term.key: lines[term.key] for term in terms if term.key in lines}
         if not total or not found:
-            return Match(0.0, (), tuple(term.shown for term in terms), 0, 0)
+            return Match(0.0, False, (), tuple(term.shown for term in terms), 0, 0)
         start, end, keys = _best_window(found, weights)
+        weight = sum(weights[key] for key in keys)
         return Match(
-            score=sum(weights[key] for key in keys) / total,
+            score=weight / total,
+            telling=weight >= TELLING * min(self._rarity(1), _WORD_CAP),
             matched=tuple(term.shown for term in terms if term.key in keys),
             missing=tuple(term.shown for term in terms if term.key not in keys),
             start_line=start,
@@ -114,8 +127,9 @@ class PooledTexts:
 
 
 def _best_window(found: Mapping[str, Sequence[int]], weights: Mapping[str, float]) -> tuple[int, int, frozenset[str]]:
-    """The lines (first, last) of at most WINDOW lines that hold the greatest weight of distinct terms, the shortest."""
+    """The lines (first, last) of at most WINDOW lines that hold most weight of distinct terms close together."""
     events = sorted({(line, key) for key, lines in found.items() for line in lines})
+    total = sum(weights.values())
     best: tuple[float, int, int] = (-1.0, 0, 0)
     inside: dict[str, int] = {}
     weight, first = 0.0, 0
@@ -128,7 +142,8 @@ def _best_window(found: Mapping[str, Sequence[int]], weights: Mapping[str, float
             inside[gone] -= 1
             weight -= weights[gone] if inside[gone] == 0 else 0.0
             first += 1
-        candidate = (round(weight, 9), events[first][0] - line, -events[first][0])
+        spread = line - events[first][0]
+        candidate = (round(weight - _SPREAD_COST * total * spread, 9), -spread, -events[first][0])
         if candidate > best:
             best, span = candidate, (events[first][0], line)
     start, end = span
@@ -230,6 +245,11 @@ def _stemmer():  # type: ignore[no-untyped-def]  # PyStemmer has no types
     return Stemmer.Stemmer("english")
 
 
+def supports(match: Match) -> bool:
+    """Whether a match counts as support."""
+    return match.telling and match.score >= THRESHOLD
+
+
 def reason(match: Match) -> str:
     """A verdict's reason in words: the share of weight, what was matched, and what is missing."""
 
@@ -237,8 +257,10 @@ def reason(match: Match) -> str:
         rest = len(names) - _NAMED_IN_REASON
         return ", ".join(names[:_NAMED_IN_REASON]) + (f" and {rest} more" if rest > 0 else "") if names else "nothing"
 
+    common = "" if match.telling or not match.matched else " (too common to tell)"
     where = f" within lines {match.start_line + 1} to {match.end_line + 1}" if match.matched else ""
-    return f"{match.score:.0%} of the weight{where}: matched {shown(match.matched)}; missing {shown(match.missing)}."
+    matched, missing = shown(match.matched), shown(match.missing)
+    return f"{match.score:.0%} of the weight{where}: matched {matched}{common}; missing {missing}."
 
 
 def quote(match: Match, text: str) -> str:
