@@ -78,7 +78,9 @@ def ensure_commit(repository: Repository, mirrors: Path, mirror: Path, commit: s
         raise CorpusError(f"{where}: commit {commit} is not in {repository.path or repository.history}; correct `pins`")
     with _locked(mirrors, mirror.name) as lock:
         try:
-            _run(repository, mirror, lock, "fetch", "--no-tags", repository.clone_url, f"+{commit}:{_KEPT}{commit}")
+            _run(
+                repository, mirror, lock, "fetch", "--no-tags", "--", repository.clone_url, f"+{commit}:{_KEPT}{commit}"
+            )
         except CorpusError as error:
             raise CorpusError(
                 f"{where}: commit {commit} is on no branch and cannot be fetched by its id either ({error}); "
@@ -116,9 +118,9 @@ def _fetch(repository: Repository, mirror: Path, lock: int) -> None:
     started = time.time()
     url = repository.clone_url
     # First the default branch: a small question that also tells a wrong address, token or name at once.
-    answer = _run(repository, mirror, lock, "ls-remote", "--symref", url, "HEAD")
+    answer = _run(repository, mirror, lock, "ls-remote", "--symref", "--", url, "HEAD")
     named = re.search(rb"^ref: refs/heads/(.+)\tHEAD$", answer, re.MULTILINE)
-    arguments = ["fetch", "--no-tags", "--no-write-fetch-head", "--quiet", url, _BRANCHES]
+    arguments = ["fetch", "--no-tags", "--no-write-fetch-head", "--quiet", "--", url, _BRANCHES]
     try:
         _run(repository, mirror, lock, *arguments)
     except CorpusError as error:
@@ -223,10 +225,11 @@ def _place(url: str) -> str:
 
 
 def _token(repository: Repository) -> str | None:
-    if urlsplit(repository.clone_url).password is not None:
+    address = urlsplit(repository.clone_url)
+    if address.password is not None or (address.scheme in ("http", "https") and address.username is not None):
         raise CorpusError(
-            f"repository {repository.name}: `url` holds a password; put the token into an environment variable and "
-            "name that in `token_env`"
+            f"repository {repository.name}: `url` holds a name or password; put the token into an environment variable "
+            "and name that in `token_env`"
         )
     if repository.token_env is None:
         return None
