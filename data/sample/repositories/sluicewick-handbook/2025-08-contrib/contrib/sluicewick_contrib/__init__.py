@@ -1,0 +1,1 @@
+"""Contributed loaders and outlets."""
