@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,7 +42,7 @@ class Totals:
     settled: float = 0.0
     unconfirmed: float = 0.0
     open_dollars: float = 0.0
-    reserved: dict[str, tuple[float, str]] = field(default_factory=dict)
+    reserved: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_run: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -56,12 +58,13 @@ class Totals:
         """Take in one line of the ledger."""
         if "reserved" in entry:
             dollars, run = float(entry["reserved"]), entry.get("run", "")
-            self.reserved[entry["id"]] = (dollars, run)
+            self.reserved[entry["id"]] = entry
             self.open_dollars += dollars
             self.by_run[run] = self.by_run.get(run, 0.0) + dollars
         elif entry["id"] in self.reserved:
             # A second settlement of one call (two processes read one batch) finds no reservation and adds nothing.
-            reserved, run = self.reserved.pop(entry["id"])
+            opened = self.reserved.pop(entry["id"])
+            reserved, run = float(opened["reserved"]), opened.get("run", "")
             dollars = float(entry["dollars"])
             self.open_dollars = self.open_dollars - reserved if self.reserved else 0.0
             self.settled += dollars
@@ -163,6 +166,17 @@ class Spending:
         """Take over a reservation of an earlier process, whose call this one collects."""
         self._open.add(reservation.id)
 
+    def release_unsent(self, sent: set[str]) -> None:
+        """Give back what killed processes of this machine set aside for batches that they never sent.
+
+        `sent` are the reservations that stand in a batch's file of state, which is written before a batch is sent.
+        """
+        for month in _months():
+            for id_, entry in list(self._ledger(month).refresh().reserved.items()):
+                here = entry.get("host") == socket.gethostname()
+                if entry.get("batch") and id_ not in sent and here and not _alive(entry.get("pid")):
+                    self.settle(Reservation(id_, month, 0.0), 0.0)
+
     def settle(self, reservation: Reservation, dollars: float, *, unconfirmed: bool = False) -> None:
         """Book the price of a call; `unconfirmed` for one whose answer never came and that may be billed."""
         self._open.discard(reservation.id)
@@ -195,7 +209,8 @@ class Spending:
                 return None, refusal
             reservation = Reservation(secrets.token_hex(8), month, dollars)
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            ledger.write(file, {"id": reservation.id, "reserved": dollars, "run": self.run, "at": at, **about})
+            who = {"run": self.run, "at": at, "host": socket.gethostname(), "pid": os.getpid()}
+            ledger.write(file, {"id": reservation.id, "reserved": dollars, **who, **about})
         self._open.add(reservation.id)
         return reservation, ""
 
@@ -214,6 +229,16 @@ class Spending:
 
     def _ledger(self, month: str) -> Ledger:
         return self._ledgers.setdefault(month, Ledger(self._folder, month))
+
+
+def _alive(pid: Any) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, TypeError, ValueError):
+        return True
+    return True
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import polars as pl
 
 from freshstack_dagster.errors import BudgetError, ModelError
+from freshstack_dagster.language_models.batch import Gatherer, Item, read_open
 from freshstack_dagster.language_models.budget import Reservation, Spending
 from freshstack_dagster.language_models.cache import FileStore, read_reply, reply_key, write_reply
 from freshstack_dagster.language_models.limits import RateLimit
@@ -36,8 +37,8 @@ from freshstack_dagster.language_models.providers import (
     replay,
 )
 from freshstack_dagster.language_models.replies import MalformedReply, Reply, read_object
-from freshstack_dagster.language_models.request import Outcome, ReplyError, Request
-from freshstack_dagster.language_models.scrub import Scrubber
+from freshstack_dagster.language_models.request import Asked, Outcome, ReplyError, Request
+from freshstack_dagster.language_models.scrub import Scrubber, public_url
 from freshstack_dagster.language_models.tokens import upper_bound
 from freshstack_dagster.settings import Budget, ModelRole
 from freshstack_dagster.tables import TABLES
@@ -54,7 +55,9 @@ class Models:
     """The language models of one run: cache, budget and a record of every call.
 
     `cache` is the folder of replies, ledgers and open batches. `snapshot` is noted on each call. `progress` gets a line
-    of text now and then. `run` joins several objects under one cap per run; without it each object is a run.
+    of text now and then. `run` joins several objects under one cap per run; without it each object is a run. Requests
+    of a batch gather until none came for `batch_gather_seconds`, the batch is asked for every `batch_poll_seconds`,
+    and after `batch_wait_seconds` (None: as long as it takes) the run stops and leaves it to the next one.
     """
 
     def __init__(
@@ -66,7 +69,13 @@ class Models:
         progress: Callable[[str], None] | None = None,
         environ: Mapping[str, str] = os.environ,
         run: str | None = None,
+        batch_gather_seconds: float = 1.0,
+        batch_poll_seconds: float = 30.0,
+        batch_wait_seconds: float | None = None,
     ) -> None:
+        self.batch_gather_seconds = batch_gather_seconds
+        self.batch_poll_seconds = batch_poll_seconds
+        self.batch_wait_seconds = batch_wait_seconds
         self.snapshot = snapshot
         self.environ = environ
         self.folder = cache
@@ -124,7 +133,7 @@ class Models:
     def record(
         self,
         caller: Caller,
-        request: Request,
+        asked: Asked,
         *,
         reply: Reply | None,
         dollars: float | None,
@@ -139,7 +148,7 @@ class Models:
                 "call_id": f"{self.run}-{len(self._rows):06d}",
                 "role": caller.name,
                 "snapshot": self.snapshot,
-                "question_id": request.question_id,
+                "question_id": asked.question_id,
                 "model": caller.model,
                 "input_tokens": None if reply is None else reply.input_tokens,
                 "output_tokens": None if reply is None else reply.output_tokens,
@@ -166,6 +175,12 @@ class Models:
                 f"{caller.name}: {part['requests']} requests, {part['calls']} calls, {part['cached']} from the cache, "
                 f"{sum(part['errors'].values())} errors{price}"
             )
+
+    def say(self, line: str) -> None:
+        """A line of progress."""
+        log.info(line)
+        if self._progress is not None:
+            self._progress(line)
 
     def flights(self) -> dict[str, asyncio.Future[None]]:
         """Calls under way in the running loop, by key."""
@@ -207,6 +222,7 @@ class Caller:
         self.model = self._model()
         self._provider: Provider | None = None
         self._scrubber = Scrubber()
+        self._gatherers: WeakKeyDictionary[asyncio.AbstractEventLoop, Gatherer] = WeakKeyDictionary()
         self._stopped: ModelError | None = None
         self._pace: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[asyncio.Semaphore, RateLimit, RateLimit]] = (
             WeakKeyDictionary()
@@ -258,12 +274,8 @@ class Caller:
             await asyncio.wait([flight])
         flights[key] = flight = asyncio.get_running_loop().create_future()
         try:
-            if self._role.cache != "refresh" or key in self._models.fresh:
-                started = time.monotonic()
-                if (cached := read_reply(self._models.store, key)) is not None:
-                    seconds = time.monotonic() - started
-                    self._models.record(self, request, reply=cached, dollars=0.0, seconds=seconds, cached=True)
-                    return cached
+            if (cached := self._cached(request, key, attempt)) is not None:
+                return cached
             if self._role.cache == "only":
                 if first:
                     raise ModelError(
@@ -276,7 +288,20 @@ class Caller:
             del flights[key]
             flight.set_result(None)
 
+    def _cached(self, request: Request, key: str, attempt: int) -> Reply | None:
+        if self._role.cache == "refresh" and key not in self._models.fresh:
+            return None
+        started = time.monotonic()
+        cached = read_reply(self._models.store, key)
+        if cached is not None:
+            seconds = time.monotonic() - started
+            asked = Asked.of(request, attempt)
+            self._models.record(self, asked, reply=cached, dollars=0.0, seconds=seconds, cached=True)
+        return cached
+
     async def _live(self, request: Request, key: str, attempt: int) -> Reply | Fault:
+        if self._role.batch:
+            return await self._batched(request, key, attempt)
         slots, requests, tokens = self._limits()
         tries = 0
         async with slots:
@@ -299,20 +324,21 @@ class Caller:
         self, request: Request, key: str, attempt: int, requests: RateLimit, tokens: RateLimit
     ) -> Reply | Fault:
         provider = self._get_provider()
+        asked = Asked.of(request, attempt)
         input_tokens = upper_bound(request, self.model)
         await requests.take()
         await tokens.take(input_tokens)
         price = self._price()
-        watch = _Watch(self._models.spending, requests, await self._reserve(request, price, input_tokens))
+        watch = _Watch(self._models.spending, requests, await self._reserve(price, input_tokens))
         started = time.monotonic()
         watched = WATCHED.set(watch)
         try:
             reply = await provider.complete(request)
-            self.keep(request, key, attempt, reply)
+            self._keep(key, asked, reply)
         except Fault as fault:
             self._models.record(
                 self,
-                request,
+                asked,
                 reply=None,
                 dollars=None,
                 seconds=time.monotonic() - started,
@@ -326,21 +352,84 @@ class Caller:
             )
             watch.paid(dollars or 0.0)
             self._models.record(
-                self, request, reply=reply, dollars=dollars, seconds=time.monotonic() - started, cached=False
+                self, asked, reply=reply, dollars=dollars, seconds=time.monotonic() - started, cached=False
             )
             return reply
         finally:
             WATCHED.reset(watched)
             watch.lost()
 
-    def keep(self, request: Request, key: str, attempt: int, reply: Reply) -> None:
+    async def _batched(self, request: Request, key: str, attempt: int) -> Reply | Fault:
+        if self._stopped is not None:
+            raise self._stopped
+        try:
+            gatherer = self._gatherer()
+            await gatherer.ready()
+            if (cached := self._cached(request, key, attempt)) is not None:
+                return cached
+            reservation = None
+            if not gatherer.knows(key):
+                reservation = await self._reserve(self._price(), upper_bound(request, self.model))
+            return await gatherer.ask(key, request, Item(Asked.of(request, attempt), reservation))
+        except ModelError as error:
+            self._stopped = error
+            raise
+
+    def _gatherer(self) -> Gatherer:
+        loop = asyncio.get_running_loop()
+        if loop not in self._gatherers:
+            api = self._get_provider().batches
+            if api is None:
+                raise ModelError(f"role {self.name}: {self.model} has no batch API; set batch: false")
+            models = self._models
+            self._gatherers[loop] = Gatherer(
+                api=api,
+                folder=models.folder / "batches",
+                who=f"{self.model} {public_url(self._role.base_url or '')}".strip(),
+                where=f"role {self.name}, {self.model}",
+                collected=self._collected,
+                adopt=models.spending.adopt,
+                release_unsent=self._release_unsent,
+                say=lambda line: models.say(f"{self.name}: {line}"),
+                gather_seconds=models.batch_gather_seconds,
+                poll_seconds=models.batch_poll_seconds,
+                wait_seconds=models.batch_wait_seconds,
+            )
+        return self._gatherers[loop]
+
+    def _release_unsent(self, folder: Path) -> None:
+        items = (item for batch in read_open(folder) for item in batch.items.values())
+        self._models.spending.release_unsent({item.reservation.id for item in items if item.reservation is not None})
+
+    def _collected(self, key: str, item: Item, got: Reply | Fault, seconds: float) -> None:
+        """Cache, settle and record one result of a batch."""
+        price = self._models.prices.of(self.model)
+        dollars = None
+        if isinstance(got, Reply):
+            self._keep(key, item.asked, got)
+            if price is not None:
+                dollars = price.dollars(got.input_tokens, got.output_tokens, got.cached_tokens, batch=True)
+        if item.reservation is not None:
+            self._models.spending.settle(item.reservation, dollars or 0.0)
+        self._models.record(
+            self,
+            item.asked,
+            reply=got if isinstance(got, Reply) else None,
+            dollars=dollars,
+            seconds=seconds,
+            cached=False,
+            batch=True,
+            error=str(got) if isinstance(got, Fault) else None,
+        )
+
+    def _keep(self, key: str, asked: Asked, reply: Reply) -> None:
         """Cache a reply as it came, without the key in case the server echoes it."""
         about = {
             "model": self.model,
-            "task": request.task,
-            "request": request.id,
-            "prompt": request.prompt,
-            "attempt": attempt,
+            "task": asked.task,
+            "request": asked.id,
+            "prompt": asked.prompt,
+            "attempt": asked.attempt,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         clean = Reply(**{**reply.to_dict(), "text": self._scrubber.exact(reply.text)})
@@ -373,11 +462,12 @@ class Caller:
             )
         return price
 
-    async def _reserve(self, request: Request, price: Price | None, input_tokens: int) -> Reservation | None:
+    async def _reserve(self, price: Price | None, input_tokens: int) -> Reservation | None:
         if price is None:
             return None
-        most = price.dollars(input_tokens, self._role.max_output_tokens)
-        return await self._models.spending.reserve(most, {"role": self.name, "model": self.model})
+        most = price.dollars(input_tokens, self._role.max_output_tokens, batch=self._role.batch)
+        about = {"role": self.name, "model": self.model, **({"batch": True} if self._role.batch else {})}
+        return await self._models.spending.reserve(most, about)
 
 
 class HeuristicCaller(Caller):

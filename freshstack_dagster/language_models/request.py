@@ -28,6 +28,22 @@ class Request:
     question_id: str | None = None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the records keep of a request: enough to know it again, nothing of its text."""
+
+    id: str
+    task: str
+    prompt: str
+    question_id: str | None
+    attempt: int
+
+    @classmethod
+    def of(cls, request: Request, attempt: int) -> Asked:
+        """The record of a request's n-th attempt."""
+        return cls(request.id, request.task, request.prompt, request.question_id, attempt)
+
+
 class ReplyError(ValueError):
     """A reply's content is wrong: a nugget left out, an unknown document, a doubled id. Raised by a reader."""
 

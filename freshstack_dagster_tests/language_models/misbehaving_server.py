@@ -1,4 +1,4 @@
-"""A local HTTP server that speaks OpenAI's and Anthropic's protocols and their batch APIs, and misbehaves on a schedule.
+"""A local HTTP server that speaks the protocols of OpenAI and Anthropic with their batch APIs, and misbehaves.
 
     with MisbehavingServer(answer, schedule={1: "http_500", 2: "length"}) as server:
         role = ModelRole(provider="compatible", base_url=server.openai_url, ...)
@@ -118,6 +118,8 @@ class MisbehavingServer:
         self.output_tokens = output_tokens or (lambda _prompt, text: max(1, len(text) // 4))
         # For the n-th line of a batch and its custom id: missing, error, expired, or a fault of a single request.
         self.batch_fault = batch_fault or (lambda _number, _id: None)
+        # While set, a batch is taken in but its sender gets no answer.
+        self.hold_batches = False
         self.served: list[Served] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.in_flight = 0
@@ -253,7 +255,7 @@ class MisbehavingServer:
                 "id": f"resp_{prompt.number}", "object": "response", "created_at": 1, "model": prompt.model,
                 "status": "incomplete" if reason else "completed", "error": None,
                 "incomplete_details": {"reason": reason} if reason else None,
-                "output": [{"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}],
+                "output": [{"type": "message", "id": "m", "role": "assistant", "content": [part]}],
                 "usage": {
                     "input_tokens": one.input_tokens, "output_tokens": one.output_tokens,
                     "total_tokens": one.input_tokens + one.output_tokens,
@@ -278,6 +280,8 @@ class MisbehavingServer:
         with self.lock:
             batch = _Batch(f"batch_{len(self.batches)}", protocol, lines, metadata, time.time())
             self.batches[batch.id] = batch
+        while self.hold_batches and not self.closing.wait(0.01):
+            pass
         return batch
 
     def poll(self, batch: _Batch) -> bool:

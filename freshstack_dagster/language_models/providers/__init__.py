@@ -61,7 +61,10 @@ class BatchApi(Protocol):
         ...
 
     async def submit(self, requests: Mapping[str, Request], tag: str) -> str:
-        """Send the requests under their custom ids and return the batch's id; `tag` marks the batch where it can."""
+        """Send the requests under their custom ids, once, and return the batch's id; `tag` marks it where it can.
+
+        Raises Fault if the provider may or may not have got it: `find` tells.
+        """
         ...
 
     async def find(self, custom_ids: set[str], tag: str, since: float) -> str | None:

@@ -132,7 +132,9 @@ class AnthropicBatches:
     async def submit(self, requests: Mapping[str, Request], tag: str) -> str:
         """Start a batch; this API has no place for `tag`."""
         bodies = [{"custom_id": key, "params": self.body(request)} for key, request in requests.items()]
-        batch = await self._messages.ask(lambda client: client.messages.batches.create(requests=bodies))
+        batch = await self._messages.ask(
+            lambda client: client.with_options(max_retries=0).messages.batches.create(requests=bodies)
+        )
         return str(batch.id)
 
     async def find(self, custom_ids: set[str], tag: str, since: float) -> str | None:

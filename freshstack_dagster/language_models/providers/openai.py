@@ -128,7 +128,7 @@ class OpenAIBatches:
         content = "".join(f"{line}\n" for line in lines).encode()
         file = await self._chat.ask(lambda client: client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"))
         batch = await self._chat.ask(
-            lambda client: client.batches.create(
+            lambda client: client.with_options(max_retries=0).batches.create(
                 input_file_id=file.id, endpoint=_ENDPOINT, completion_window="24h", metadata={"freshstack": tag}
             )
         )
@@ -178,6 +178,8 @@ class OpenAIBatches:
         status = response.get("status_code")
         if entry.get("error") or status != 200 or not isinstance(body, dict):
             error = entry.get("error") or (body.get("error") if isinstance(body, dict) else body)
+            if isinstance(error, dict) and error.get("code") in ("batch_expired", "batch_cancelled"):
+                return Fault("missing", f"the batch ended before this request was answered: {error['code']}")
             return self._chat.fault(status, error or "no response in the batch's result")
         try:
             return read_completion(body)
