@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MOST_NUGGETS = 4
+MOST_NUGGETS = 5
+FEWEST_NUGGETS = 2  # below it, sentences that assert something without naming anything are taken as well
 MOST_CODE_FACTS = 2
 MOST_SUB_QUESTIONS = 5
 LONGEST = 400
@@ -22,6 +23,7 @@ _HEADING = re.compile(r"^\s{0,3}#{1,6}\s+")
 _IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _ADDRESS = re.compile(r"<?https?://[^\s>)]+>?")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*)(?=\S)([^*]+?)(?<=\S)\1(?![\w*])")
 _CODE_SPAN = re.compile(r"`[^`\n]+`")
 _SENTENCE_END = re.compile(r"(?<=[.!?:])[\"')*]*\s+(?=[\"'(*]*[A-Z`@\d\x00])")
 _NOT_AN_END = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf|resp|approx|no|fig)\.$", re.IGNORECASE)
@@ -48,7 +50,7 @@ _KEYWORD = frozenset(_KEYWORD_LIST.split())
 _ASSERTS = re.compile(
     r"\b(?:must|need(?:s|ed)?|should|require[sd]?|instead|deprecated|removed|renamed|replaced?|default|only|never|always"
     r"|because|since|returns?|raises?|throws?|set|add|use[sd]?|call(?:s|ed)?|pass(?:es|ed)?|change[sd]?|import|install"
-    r"|enable[sd]?|disable[sd]?|means|cause[sd]?|before|after|without|no longer|supports?|allows?|provide[sd]?)\b",
+    r"|enable[sd]?|disable[sd]?|means|cause[sd]?|can(?:not|'t)|(?:does|do|is|are) not|ha(?:s|ve) to|before|after|without|no longer|supports?|allows?|provide[sd]?)\b",
     re.IGNORECASE,
 )
 _TALK = re.compile(
@@ -169,7 +171,8 @@ def salient_statements(question: str, answer: str) -> list[str]:
                 lead = f"{statement}: " if named(statement) else "In code: "
                 statement = f"{lead}`{_telling_line(pieces[place + 1].text, asked)}`"
             scored.append((_salience(statement, asked), place * 1000 + number, statement))
-    best = sorted((entry for entry in scored if entry[0] >= 2), key=lambda entry: (-entry[0], entry[1]))[:MOST_NUGGETS]
+    by_salience = sorted(scored, key=lambda entry: (-entry[0], entry[1]))
+    best = [entry for entry in by_salience if entry[0] >= 2][:MOST_NUGGETS]
     covered = {name for _, _, sentence in best for name in named(sentence)}
     for score, place, line in sorted(code_facts, key=lambda entry: (-entry[0], entry[1])):
         taken = sum(statement.startswith("In code: ") for _, _, statement in best)
@@ -177,6 +180,8 @@ def salient_statements(question: str, answer: str) -> list[str]:
         if new and taken < MOST_CODE_FACTS and len(best) < MOST_NUGGETS:
             best.append((score, place * 1000, f"In code: `{line}`"))
             covered |= set(new)
+    if len(best) < FEWEST_NUGGETS:
+        best += [entry for entry in by_salience if 1 <= entry[0] < 2][: FEWEST_NUGGETS - len(best)]
     if not best:
         # An answer always yields a nugget: the least talkative sentence, else its first line of code, else itself.
         rest = scored or code_facts or [(0.0, 0, " ".join(answer.split()) or "(empty answer)")]
@@ -212,11 +217,11 @@ def _is_error(line: str) -> bool:
 
 def _plain(prose: str) -> str:
     """Markdown prose without links, emphasis and line breaks; code spans stay."""
-    prose = _IMAGE.sub(r"", prose)
-    prose = _LINK.sub(r"\1", prose)
-    prose = _ADDRESS.sub("", prose)
-    prose = re.sub(r"(?<![\w`*])(\*\*|__|\*)(?=\S)([^`*]+?)(?<=\S)\1(?![\w`*])", r"\2", prose)
-    return " ".join(prose.replace("\\_", "_").split())
+    prose = _LINK.sub(r"\1", _IMAGE.sub("", prose))
+    # Every second piece is a code span, which is not Markdown: `__name__` is a name, not an emphasis.
+    pieces = re.split(r"(`[^`\n]+`)", prose)
+    pieces[::2] = [_EMPHASIS.sub(r"\2", _ADDRESS.sub("", piece)).replace("\\_", "_") for piece in pieces[::2]]
+    return " ".join("".join(pieces).split())
 
 
 def _salience(sentence: str, asked: set[str]) -> float:

@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-THRESHOLD = 0.62
+THRESHOLD = 0.6
 """Share of a nugget's weight that must stand in one window."""
 TELLING = 1.5
 """Weight that must stand in the window at least, in rare words: a nugget of two everyday words supports nothing."""
-WINDOW = 12
+WINDOW = 8
 """Lines of a window."""
 LONGEST_QUOTE = 400
 """Characters of a quote."""
 
-_SPREAD_COST = 0.015  # share of the weight that each line between the first and the last term costs
+_SPREAD_COST = 0.02  # share of the weight that each line between the first and the last term costs
 _WORD_CAP = 4.0
-_IDENTIFIER_WEIGHT = 2.0
+_IDENTIFIER_WEIGHT = 1.5
 _NUMBER_WEIGHT = 1.5
 _NAMED_IN_REASON = 8
 
