@@ -367,7 +367,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.owner
         path = self.path.split("?")[0]
         with owner.lock:
-            owner.requests.append((self.command, path, dict(self.headers)))
+            owner.requests.append((self.command, path, {name.lower(): value for name, value in self.headers.items()}))
         sent = self.headers.get("Authorization", "").removeprefix("Bearer ") or self.headers.get("x-api-key")
         if owner.key is not None and sent != owner.key:
             error = {
@@ -417,7 +417,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "message": "You exceeded your quota",
                     "code": "insufficient_quota",
                 }
-                self._send(_Page({"error": error}, 429))
+                self._send(_Page({"error": error}, 429, {"Retry-After": owner.retry_after}))
             elif one.fault == "not_json_body":
                 self._send(_Page(None, raw=b"<html>gateway</html>"))
             elif one.fault == "no_choices":
