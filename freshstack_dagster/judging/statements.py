@@ -25,7 +25,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _ADDRESS = re.compile(r"<?https?://[^\s>)]+>?")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*)(?=\S)([^*]+?)(?<=\S)\1(?![\w*])")
 _CODE_SPAN = re.compile(r"`[^`\n]+`")
-_SENTENCE_END = re.compile(r"(?<=[.!?:])[\"')*]*\s+(?=[\"'(*]*[A-Z`@\d\x00])")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*]*[A-Z`@\d\x00])")
 _NOT_AN_END = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf|resp|approx|no|fig)\.$", re.IGNORECASE)
 
 # What names software: code spans, calls, flags, paths, snake_case, camelCase, dotted names, versions and other numbers.
@@ -50,7 +50,8 @@ _KEYWORD = frozenset(_KEYWORD_LIST.split())
 _ASSERTS = re.compile(
     r"\b(?:must|need(?:s|ed)?|should|require[sd]?|instead|deprecated|removed|renamed|replaced?|default|only|never|always"
     r"|because|since|returns?|raises?|throws?|set|add|use[sd]?|call(?:s|ed)?|pass(?:es|ed)?|change[sd]?|import|install"
-    r"|enable[sd]?|disable[sd]?|means|cause[sd]?|can(?:not|'t)|(?:does|do|is|are) not|ha(?:s|ve) to|before|after|without|no longer|supports?|allows?|provide[sd]?)\b",
+    r"|enable[sd]?|disable[sd]?|means|cause[sd]?|can(?:not|'t)|(?:does|do|is|are) not|ha(?:s|ve) to"
+    r"|before|after|without|no longer|supports?|allows?|provide[sd]?)\b",
     re.IGNORECASE,
 )
 _TALK = re.compile(
@@ -170,7 +171,8 @@ def salient_statements(question: str, answer: str) -> list[str]:
                 # "Change it as follows:" says nothing by itself; "Pass `limit` to `open`:" does.
                 lead = f"{statement}: " if named(statement) else "In code: "
                 statement = f"{lead}`{_telling_line(pieces[place + 1].text, asked)}`"
-            scored.append((_salience(statement, asked), place * 1000 + number, statement))
+            if statement:
+                scored.append((_salience(statement, asked), place * 1000 + number, statement))
     by_salience = sorted(scored, key=lambda entry: (-entry[0], entry[1]))
     best = [entry for entry in by_salience if entry[0] >= 2][:MOST_NUGGETS]
     covered = {name for _, _, sentence in best for name in named(sentence)}
