@@ -305,7 +305,8 @@ def _git(mirror: Path, *arguments: str, where: str, stdin: bytes = b"") -> bytes
         raise CorpusError(f"{where}: git cannot be run ({error.strerror}); install git") from error
     if b"promisor remote" in ran.stderr:  # git from 2.45 on lists such blobs as missing instead
         raise CorpusError(
-            f"{where}: a partial clone, some of its blobs were never fetched; run `git fetch --refetch --no-filter` in it"
+            f"{where}: a partial clone, some of its blobs were never fetched; "
+            "run `git fetch --refetch --no-filter` in it"
         )
     if ran.returncode != 0:
         raise CorpusError(f"{where}: git {arguments[0]} failed: {first_complaint(ran.stderr)}")

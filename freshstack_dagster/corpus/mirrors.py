@@ -78,9 +78,8 @@ def ensure_commit(repository: Repository, mirrors: Path, mirror: Path, commit: s
         raise CorpusError(f"{where}: commit {commit} is not in {repository.path or repository.history}; correct `pins`")
     with _locked(mirrors, mirror.name) as lock:
         try:
-            _run(
-                repository, mirror, lock, "fetch", "--no-tags", "--", repository.clone_url, f"+{commit}:{_KEPT}{commit}"
-            )
+            refspec = f"+{commit}:{_KEPT}{commit}"
+            _run(repository, mirror, lock, "fetch", "--no-tags", "--", repository.clone_url, refspec)
         except CorpusError as error:
             raise CorpusError(
                 f"{where}: commit {commit} is on no branch and cannot be fetched by its id either ({error}); "

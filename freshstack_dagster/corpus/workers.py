@@ -106,6 +106,7 @@ class _Pool:
         self.batches: queue.Queue[list[Job] | None] = queue.Queue(maxsize=2 * workers)
         self.results: queue.Queue[tuple[Job, Cuts] | BaseException | None] = queue.Queue(maxsize=1000)
         self.stopped = threading.Event()
+        self.living: set[_Worker] = set()
         self.threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Cuts]]:
@@ -127,6 +128,8 @@ class _Pool:
         self.stopped.set()
         for thread in self.threads:
             while thread.is_alive():
+                for worker in list(self.living):
+                    worker.process.kill()
                 _drain(self.results)
                 _drain(self.batches)
                 self._put(self.batches, None)
@@ -163,13 +166,13 @@ class _Pool:
             self._put(self.results, error)
         finally:
             if worker is not None:
-                worker.end()
+                self._end(worker)
 
     def _chunk(self, batch: list[Job], worker: _Worker | None) -> _Worker | None:
         """Chunk a batch; returns the worker, or None if the last one had to be given up."""
         todo = batch
         while todo and not self.stopped.is_set():
-            worker = worker or _Worker()
+            worker = worker or self._start()
             done = 0
             try:
                 for cuts in worker.chunk(todo, None, self.max_tokens, self.seconds):
@@ -177,8 +180,10 @@ class _Pool:
                     done += 1
                 return worker
             except _Ended as ended:
-                worker.end()
+                self._end(worker)
                 worker = None
+                if self.stopped.is_set():
+                    break
                 self._put(self.results, (todo[done], self._rescue(todo[done], ended)))
                 todo = todo[done + 1 :]
         return worker
@@ -202,12 +207,21 @@ class _Pool:
             return Cuts("failed", None, None, detail, 0, 0, 2**31 - 1, none, seconds)
 
     def _alone(self, job: Job, as_text: str | None) -> Cuts:
-        worker = _Worker()
+        worker = self._start()
         try:
             (cuts,) = worker.chunk([job], as_text, self.max_tokens, self.seconds)
             return cuts
         finally:
-            worker.end()
+            self._end(worker)
+
+    def _start(self) -> _Worker:
+        worker = _Worker()
+        self.living.add(worker)
+        return worker
+
+    def _end(self, worker: _Worker) -> None:
+        self.living.discard(worker)
+        worker.end()
 
 
 def _batches(jobs: Iterable[Job]) -> Iterator[list[Job]]:
