@@ -76,13 +76,13 @@ def shift_repositories(stage: Stage) -> Built:
     "chunk_lineage",
     "lineage_summary",
     group="drift",
-    rooms=["drift", "corpus/lineage.py"],
+    rooms=["drift"],
     reads=["chunks", "judgments", "commits"],
     settings=_baseline_setting,
 )
 def trace_lineage(stage: Stage) -> Built:
     """From content hashes, then near-duplicates and symbols: where each supporting chunk of the baseline went."""
-    from freshstack_dagster.corpus.lineage import trace_lineage as trace
+    from freshstack_dagster.drift.lineage import trace_lineage as trace
 
     baseline = _baseline(stage, "judgments")
     columns = ["doc_id", "repository", "path", "start_byte", "content_hash", "language", "text"]

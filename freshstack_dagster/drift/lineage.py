@@ -1,0 +1,389 @@
+"""What became of each chunk of the baseline in a later snapshot.
+
+Three passes, each over what the ones before left open:
+
+1. **Equal text** (content hash). At the same place it is `unchanged`; at a place that is new it is `moved` (another
+   folder), `renamed` (another file name) or `migrated` (another repository); if the only equal text was there before,
+   two copies became one: `merged`.
+2. **Shared passages** (winnowed fingerprints, weighted by rarity). The chunks that are new in the later snapshot and
+   that together hold most of the old chunk's passages are its successors.
+3. **Shared symbols**: a class or function that is defined in no other chunk of the baseline, and now in a new one.
+
+What none of them finds is `gone`. A later chunk that was there before with the same text is nobody's successor, and a
+passage that stood in a file before, or anywhere in another repository, did not come there from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from freshstack_dagster.drift.fingerprints import fingerprints
+from freshstack_dagster.tables import TABLES
+
+Progress = Callable[[str, int, int], None]
+
+# Shares of the old chunk's weight. With less than FOUND of its passages left an old chunk has no successor; elsewhere
+# than in its own file more is asked, because texts of a kind are alike without descending from each other. A successor
+# adds at least ADDS; from SAME_TEXT on a text counts as unchanged though the borders of the chunks moved.
+FOUND = 0.30
+FOUND_ELSEWHERE = 0.50
+ADDS = 0.20
+SAME_TEXT = 0.99
+# Elsewhere than in its own file, fewer shared passages than this are an accident of short texts.
+LEAST_PASSAGES = 5
+MOST_SUCCESSORS = 4
+# A passage in more chunks than this is boilerplate, and tells nothing about where a chunk went.
+MOST_CHUNKS_OF_A_PASSAGE = 40
+# At equal passages the nearer place wins.
+NEARNESS = {"same_file": 0.10, "same_repository": 0.03, "same_name": 0.02}
+SYMBOL = (
+    r"(?m)^\s*(?:export\s+|default\s+|public\s+|private\s+|protected\s+|internal\s+|static\s+|abstract\s+|final\s+|"
+    r"async\s+|pub\s+|sealed\s+)*(?:class|interface|trait|struct|enum|def|fn|func|function|type|protocol|module)\s+"
+    r"([A-Za-z_$][\w$]{5,})"
+)
+_PLACE = ["repository", "path"]
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Baseline and later chunks, numbered, with the folder, file name and what is new in the later one."""
+
+    old: pl.DataFrame
+    new: pl.DataFrame
+
+
+def trace_lineage(
+    baseline: pl.DataFrame,
+    later: Mapping[str, pl.LazyFrame | pl.DataFrame],
+    judgments: pl.DataFrame,
+    *,
+    progress: Progress = lambda what, done, total: None,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Follow every chunk of the baseline into each later snapshot.
+
+    In: chunks (`doc_id`, `repository`, `path`, `start_byte`, `content_hash`, `text`) of the baseline and of the later
+    snapshots by month; the baseline's table `judgments`. Out: the tables `chunk_lineage` (supporting chunks only) and
+    `lineage_summary` (all chunks, counted).
+    """
+    supports = (
+        judgments.filter(pl.col("verdict") == "supported")
+        .group_by("doc_id")
+        .agg(supports=pl.col("nugget_id").n_unique())
+    )
+    lineages, summaries = [TABLES["chunk_lineage"].empty()], [TABLES["lineage_summary"].empty()]
+    for done, (snapshot, chunks) in enumerate(sorted(later.items())):
+        progress(f"lineage into {snapshot}", done, len(later))
+        outcomes = follow(baseline, chunks.lazy().collect()).with_columns(snapshot=pl.lit(snapshot))
+        lineages.append(outcomes.join(supports, on="doc_id", how="inner").pipe(TABLES["chunk_lineage"].conform))
+        counts = outcomes.group_by("snapshot", "repository", "outcome").agg(chunks=pl.len().cast(pl.Int64))
+        share = pl.col("chunks") / pl.col("chunks").sum().over("repository")
+        summaries.append(counts.with_columns(share=share).pipe(TABLES["lineage_summary"].conform))
+    return (
+        TABLES["chunk_lineage"].conform(pl.concat(lineages)),
+        TABLES["lineage_summary"].conform(pl.concat(summaries)),
+    )
+
+
+def follow(baseline: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
+    """The outcome of each chunk of `baseline` in `later`.
+
+    Out: `doc_id`, `repository`, `outcome`, `successors` (doc_ids, best first), `score` (share of the old chunk's
+    weight that its first successor holds, 0 to 1; null if gone) and `evidence`, a row for each chunk of `baseline`.
+    """
+    corpora = _number(baseline, later)
+    equal = _equal_text(corpora)
+    open_ = corpora.old.join(equal, on="old", how="anti")
+    candidates = _new_content(corpora)
+    passages = _shared_passages(open_, candidates, corpora.old)
+    placed = _name(passages, corpora)
+    rest = open_.join(placed, on="old", how="anti")
+    by_symbol = _name(_shared_symbols(rest, corpora, candidates), corpora)
+    gone = rest.join(by_symbol, on="old", how="anti").select(
+        "old",
+        outcome=pl.lit("gone"),
+        successors=pl.lit([], dtype=pl.List(pl.String())),
+        score=pl.lit(None, dtype=pl.Float64()),
+        evidence=pl.lit("no later chunk holds enough of its passages or any of its symbols"),
+    )
+    found = pl.concat([equal, placed, by_symbol, gone])
+    return corpora.old.select("old", "doc_id", "repository").join(found, on="old", validate="1:1").drop("old")
+
+
+def _number(baseline: pl.DataFrame, later: pl.DataFrame) -> Corpora:
+    def prepare(frame: pl.DataFrame, number: str) -> pl.DataFrame:
+        name = pl.col("path").str.split("/").list.last().alias("name")
+        ordered = frame.sort("repository", "path", "start_byte").with_row_index(number)
+        return ordered.select(number, "doc_id", *_PLACE, name, "content_hash", "text")
+
+    return Corpora(prepare(baseline, "old"), prepare(later, "new"))
+
+
+def _equal_text(corpora: Corpora) -> pl.DataFrame:
+    """Outcomes of chunks whose exact text stands in the later snapshot."""
+    old = corpora.old.select("old", *_PLACE, "name", "content_hash")
+    new = corpora.new.select("new", "doc_id", *_PLACE, "name", "content_hash")
+    here = old.join(new, on=[*_PLACE, "content_hash"], how="inner")
+    unchanged = (
+        here.group_by("old").agg(successors=pl.col("doc_id").sort()).select("old", _outcome("unchanged"), "successors")
+    )
+    left = old.join(unchanged, on="old", how="anti")
+    pairs = left.join(new, on="content_hash", how="inner", suffix="_now")
+    was_there = old.select(*_PLACE, "content_hash").unique().rename({name: f"{name}_now" for name in _PLACE})
+    arrived = pairs.join(was_there, on=["repository_now", "path_now", "content_hash"], how="anti")
+    moved = _at_the_nearest(arrived).select(
+        "old",
+        pl.when(pl.col("repository") != pl.col("repository_now"))
+        .then(pl.lit("migrated"))
+        .when(pl.col("name") == pl.col("name_now"))
+        .then(pl.lit("moved"))
+        .otherwise(pl.lit("renamed"))
+        .alias("outcome"),
+        "successors",
+    )
+    copies = _at_the_nearest(pairs.join(moved, on="old", how="anti")).select("old", _outcome("merged"), "successors")
+    return pl.concat([unchanged, moved, copies]).with_columns(
+        score=pl.lit(1.0),
+        evidence=pl.when(pl.col("outcome") == "merged")
+        .then(pl.lit("its copy elsewhere, which was there before, is the only one left"))
+        .otherwise(pl.lit("the same text")),
+    )
+
+
+def _outcome(name: str) -> pl.Expr:
+    return pl.lit(name).alias("outcome")
+
+
+def _at_the_nearest(pairs: pl.DataFrame) -> pl.DataFrame:
+    """For each old chunk one pair, at the nearest place, with its `successors`."""
+    near = (pl.col("repository") == pl.col("repository_now")).cast(pl.Int8) * 2 + (pl.col("name") == pl.col("name_now"))
+    return (
+        pairs.with_columns(near=near)
+        .sort(["old", "near", "doc_id"], descending=[False, True, False])
+        .unique("old", keep="first", maintain_order=True)
+        .with_columns(successors=pl.concat_list("doc_id"))
+    )
+
+
+def _new_content(corpora: Corpora) -> pl.DataFrame:
+    """Later chunks that did not stand at their place, with this text, in the baseline."""
+    return corpora.new.join(corpora.old, on=[*_PLACE, "content_hash"], how="anti")
+
+
+def _shared_passages(open_: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
+    """Successors by shared passages: `old`, `new`, `place` (0 for the best), `gain`, `covered`, `evidence`."""
+    stood = fingerprints(baseline.select(key="old", text="text")).rename({"key": "old"})
+    new = fingerprints(candidates.select(key="new", text="text")).rename({"key": "new"})
+    old = stood.join(open_.select("old"), on="old", how="semi")
+    spread = pl.concat([old.select("fingerprint"), new.select("fingerprint")])["fingerprint"].value_counts()
+    rare = spread.filter(pl.col("count") <= MOST_CHUNKS_OF_A_PASSAGE).select(
+        "fingerprint", weight=1 / pl.col("count").log1p()
+    )
+    old = old.join(rare, on="fingerprint", how="inner")
+    weights = old.group_by("old").agg(total=pl.col("weight").sum())
+    shared = old.join(new, on="fingerprint", how="inner")
+    shared = _without_passing_likeness(shared, weights)
+    shared = _arrived(shared, stood.join(rare, on="fingerprint", how="semi"), candidates, baseline)
+    nearness = _nearness(shared.select("old", "new").unique(), open_, candidates)
+    chosen = []
+    for place in range(MOST_SUCCESSORS):
+        gains = (
+            shared.group_by("old", "new")
+            .agg(gain=pl.col("weight").sum(), passages=pl.len())
+            .join(weights, on="old")
+            .with_columns(gain=pl.col("gain") / pl.col("total"))
+            .join(nearness, on=["old", "new"])
+            .filter((pl.col("gain") >= ADDS) & (pl.col("same_file") | (pl.col("passages") >= LEAST_PASSAGES)))
+            .sort(["old", pl.col("gain") + pl.col("near"), "new"], descending=[False, True, False])
+            .unique("old", keep="first", maintain_order=True)
+            .select("old", "new", "gain", at_home="same_file", place=pl.lit(place))
+        )
+        if gains.is_empty():
+            break
+        chosen.append(gains)
+        taken = shared.join(gains, on=["old", "new"], how="semi").select("old", "fingerprint")
+        shared = shared.join(gains.select("old"), on="old", how="semi").join(
+            taken, on=["old", "fingerprint"], how="anti"
+        )
+    if not chosen:
+        return _NO_SUCCESSORS
+    enough = pl.when(pl.col("at_home").any().over("old")).then(FOUND).otherwise(FOUND_ELSEWHERE)
+    found = pl.concat(chosen).with_columns(covered=pl.col("gain").sum().over("old"))
+    percent = (pl.col("covered") * 100).round().cast(pl.Int64)
+    count = pl.len().over("old")
+    return (
+        found.filter(pl.col("covered") >= enough)
+        .with_columns(
+            evidence=pl.format(
+                "{}% of its passages, in {} new chunk{}",
+                percent,
+                count,
+                pl.when(count > 1).then(pl.lit("s")).otherwise(pl.lit("")),
+            )
+        )
+        .drop("at_home")
+    )
+
+
+def _arrived(
+    shared: pl.DataFrame, stood: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame
+) -> pl.DataFrame:
+    """Only passages that are new where they now stand: in the file, or in the repository if it is another one."""
+    places = shared.join(baseline.select("old", *_PLACE), on="old").join(
+        candidates.select("new", *_PLACE), on="new", suffix="_now"
+    )
+    before = stood.join(baseline.select("old", *_PLACE), on="old").drop("old").unique()
+    in_file = before.rename({"repository": "repository_now", "path": "path_now"}).with_columns(in_file=pl.lit(True))
+    in_repository = before.select(
+        repository_now="repository", fingerprint="fingerprint", in_repository=pl.lit(True)
+    ).unique()
+    within = pl.col("repository") == pl.col("repository_now")
+    at_home = within & (pl.col("path") == pl.col("path_now"))
+    return (
+        places.join(in_file, on=["repository_now", "path_now", "fingerprint"], how="left")
+        .join(in_repository, on=["repository_now", "fingerprint"], how="left")
+        .filter(at_home | (within & pl.col("in_file").is_null()) | (~within & pl.col("in_repository").is_null()))
+        .select("old", "new", "fingerprint", "weight")
+    )
+
+
+_NO_SUCCESSORS = pl.DataFrame(
+    schema={
+        "old": pl.UInt32(),
+        "new": pl.UInt32(),
+        "gain": pl.Float64(),
+        "place": pl.Int32(),
+        "covered": pl.Float64(),
+        "evidence": pl.String(),
+    }
+)
+
+
+def _without_passing_likeness(shared: pl.DataFrame, weights: pl.DataFrame) -> pl.DataFrame:
+    """Drop pairs that share next to nothing, which are most of them."""
+    worth = (
+        shared.group_by("old", "new")
+        .agg(gain=pl.col("weight").sum())
+        .join(weights, on="old")
+        .filter(pl.col("gain") >= ADDS * pl.col("total"))
+        .select("old", "new")
+    )
+    return shared.join(worth, on=["old", "new"], how="semi")
+
+
+def _nearness(pairs: pl.DataFrame, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
+    joined = pairs.join(old.select("old", *_PLACE, "name"), on="old").join(
+        new.select("new", *_PLACE, "name"), on="new", suffix="_now"
+    )
+    repository = pl.col("repository") == pl.col("repository_now")
+    same_file = repository & (pl.col("path") == pl.col("path_now"))
+    near = (
+        same_file * NEARNESS["same_file"]
+        + repository * NEARNESS["same_repository"]
+        + (pl.col("name") == pl.col("name_now")) * NEARNESS["same_name"]
+    )
+    return joined.select("old", "new", same_file=same_file, near=near)
+
+
+def _shared_symbols(rest: pl.DataFrame, corpora: Corpora, candidates: pl.DataFrame) -> pl.DataFrame:
+    """Successors by a symbol that one old chunk alone defined and that new chunks define."""
+
+    def defined(frame: pl.DataFrame, number: str) -> pl.DataFrame:
+        symbols = pl.col("text").str.extract_all(SYMBOL).list.eval(pl.element().str.extract(r"([A-Za-z_$][\w$]*)\s*$"))
+        return frame.select(number, symbol=symbols).explode("symbol").drop_nulls().unique()
+
+    own = defined(corpora.old, "old")
+    unique = own.join(own.group_by("symbol").len("times").filter(pl.col("times") == 1), on="symbol", how="semi")
+    wanted = unique.join(rest.select("old"), on="old", how="semi")
+    totals = wanted.group_by("old").agg(total=pl.len())
+    now = defined(candidates, "new")
+    few = now.group_by("symbol").len("times").filter(pl.col("times") <= 2)
+    pairs = (
+        wanted.join(now.join(few, on="symbol", how="semi"), on="symbol")
+        .group_by("old", "new")
+        .agg(symbols=pl.col("symbol").sort(), gain=pl.len())
+        .join(totals, on="old")
+        .with_columns(gain=pl.col("gain") / pl.col("total"))
+    )
+    if pairs.is_empty():
+        return _NO_SUCCESSORS
+    near = _nearness(pairs.select("old", "new"), rest, candidates)
+    best = (
+        pairs.join(near, on=["old", "new"])
+        .sort(["old", pl.col("gain") + pl.col("near"), "new"], descending=[False, True, False])
+        .unique("old", keep="first", maintain_order=True)
+    )
+    return best.select(
+        "old",
+        "new",
+        "gain",
+        place=pl.lit(0, dtype=pl.Int32()),
+        covered=pl.col("gain"),
+        evidence=pl.format("it defines {} now", pl.col("symbols").list.head(5).list.join(", ")),
+    )
+
+
+def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
+    """Name the outcome of each old chunk from the places of its successors."""
+    if found.is_empty():
+        return pl.DataFrame(
+            schema={
+                "old": pl.UInt32(),
+                "outcome": pl.String(),
+                "successors": pl.List(pl.String()),
+                "score": pl.Float64(),
+                "evidence": pl.String(),
+            }
+        )
+    pairs = (
+        found.join(corpora.old.select("old", *_PLACE, "name"), on="old")
+        .join(corpora.new.select("new", "doc_id", *_PLACE, "name"), on="new", suffix="_now")
+        .join(_standing_files(corpora), on=["repository_now", "path_now"], how="left")
+        .with_columns(
+            at_home=(pl.col("repository") == pl.col("repository_now")) & (pl.col("path") == pl.col("path_now")),
+            within=pl.col("repository") == pl.col("repository_now"),
+            stood=pl.col("stood").fill_null(False),
+            file=pl.format("{}/{}", "repository_now", "path_now"),
+        )
+    )
+    # A new file that takes passages from several old files is a merger; so is a file that stood and takes another's in.
+    arrivals = pairs.filter(~pl.col("at_home")).group_by("file").agg(sources=pl.struct(_PLACE).n_unique())
+    pairs = pairs.join(arrivals, on="file", how="left").sort("old", "place")
+    gain_within = (pl.col("gain") * pl.col("within")).sum()
+    gain_at_home = (pl.col("gain") * pl.col("at_home")).sum()
+    by_chunk = pairs.group_by("old", maintain_order=True).agg(
+        covered=pl.col("covered").first(),
+        mostly_elsewhere=gain_within < pl.col("gain").sum() / 2,
+        at_home=gain_at_home > 0,
+        home_share=gain_at_home / pl.col("gain").sum(),
+        files=pl.col("file").n_unique(),
+        same_name=pl.col("name").first() == pl.col("name_now").first(),
+        merged=(pl.col("stood").first() | (pl.col("sources").first() > 1)),
+        successors=pl.col("doc_id"),
+        score=pl.col("gain").first().clip(0, 1),
+        evidence=pl.col("evidence").first(),
+    )
+    outcome = (
+        pl.when("mostly_elsewhere")
+        .then(pl.lit("migrated"))
+        .when(pl.col("at_home") & (pl.col("files") == 1) & (pl.col("covered") >= SAME_TEXT))
+        .then(pl.lit("unchanged"))
+        .when(pl.col("at_home") & (pl.col("files") == 1))
+        .then(pl.lit("edited"))
+        .when(pl.col("files") > 1)
+        .then(pl.lit("split"))
+        .when("merged")
+        .then(pl.lit("merged"))
+        .when("same_name")
+        .then(pl.lit("moved"))
+        .otherwise(pl.lit("renamed"))
+    )
+    return by_chunk.select("old", outcome.alias("outcome"), "successors", "score", "evidence")
+
+
+def _standing_files(corpora: Corpora) -> pl.DataFrame:
+    """Files of the later snapshot that the baseline had too."""
+    files = corpora.old.select(repository_now="repository", path_now="path").unique()
+    return files.with_columns(stood=pl.lit(True))
