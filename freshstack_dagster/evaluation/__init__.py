@@ -52,4 +52,20 @@ def evaluate(
     """
     judged = read_qrels(qrels) if isinstance(qrels, Path | str) else with_questions(qrels)
     ranked = read_run(run) if isinstance(run, Path | str) else run
-    return score_runs(Qrels(judged), ranked, measures, missing=missing)
+    return score_runs(_prepare(judged), ranked, measures, missing=missing)
+
+
+_KEPT_ROWS = 200_000
+_last: tuple[pl.DataFrame, Qrels] | None = None
+
+
+def _prepare(qrels: pl.DataFrame) -> Qrels:
+    """Prepared qrels; the last ones are kept, since one run after the other is scored on the same."""
+    global _last
+    kept = _last
+    if kept is not None and kept[0].equals(qrels):
+        return kept[1]
+    prepared = Qrels(qrels)
+    # A clone shares the columns and stays as it is should the caller change the frame.
+    _last = (qrels.clone(), prepared) if qrels.height <= _KEPT_ROWS else None
+    return prepared

@@ -94,50 +94,52 @@ class Qrels:
 
     def __init__(self, qrels: pl.DataFrame, judged: pl.DataFrame | None = None) -> None:
         rows = _qrels_rows(qrels)
-        questions = rows["question_id"].unique().sort()
-        self.questions: list[str] = questions.to_list()
-        codes = pl.DataFrame({"question_id": questions}).with_row_index("question")
+        names = rows["question_id"].rle().struct.field("value").unique().sort()
+        self.questions: pl.Series = names.alias("question_id")
+        count = names.len()
+        question = _lookup(rows["question_id"], names)
+        rows = rows.select(pl.Series("question", question), "nugget_id", "doc_id", "relevance")
 
-        seen = rows.select("question_id", "doc_id")
-        if judged is not None:
-            more = judged.select(pl.col("question_id", "doc_id").cast(pl.String()))
-            seen = pl.concat([seen, more.filter(pl.col("question_id").is_in(questions.implode()))])
+        # Qrels come in blocks of a nugget: the first row of each is enough to know the nuggets.
+        same = (rows["nugget_id"] == rows["nugget_id"].shift()).fill_null(False).to_numpy()
+        heads = np.flatnonzero(~(same & (question == np.append(-1, question[:-1]))))
+        nuggets = rows[heads].select("question", "nugget_id").unique().with_row_index("nugget")
+        positive = rows.filter(pl.col("relevance") > 0)
         # Descending doc_id, so that the first maximum is the document that ndeval's ideal ranking takes.
-        self.documents = (
-            seen.unique()
-            .join(codes, on="question_id", maintain_order="left")
+        relevant = (
+            positive.select("question", "doc_id")
+            .unique()
             .sort("question", "doc_id", descending=[False, True])
             .with_row_index("document")
-            .select(pl.col("question").cast(pl.Int64()), "doc_id", pl.col("document").cast(pl.Int64()))
         )
-        nuggets = (
-            rows.select("question_id", "nugget_id")
-            .unique()
-            .sort("question_id", "nugget_id")
-            .join(codes, on="question_id", maintain_order="left")
-            .with_row_index("nugget")
+        seen = rows.select("question", "doc_id")
+        if judged is not None:
+            also = _lookup(judged["question_id"].cast(pl.String()), names)
+            more = pl.DataFrame({"question": also, "doc_id": judged["doc_id"].cast(pl.String())})
+            seen = pl.concat([seen, more.filter(pl.col("question") >= 0)])
+        #: Every judged document of each question: its place among the relevant ones, -1 if it is not relevant.
+        self.judged = (
+            seen.unique()
+            .join(relevant, on=["question", "doc_id"], how="left")
+            .with_columns(pl.col("document").cast(pl.Int64()).fill_null(-1))
         )
-        positive = (
-            rows.filter(pl.col("relevance") > 0)
-            .join(nuggets, on=["question_id", "nugget_id"])
-            .with_columns(pl.col("question").cast(pl.Int64()))
-            .join(self.documents, on=["question", "doc_id"])
-            .sort("document", "nugget")
-        )
-        count, size = len(self.questions), self.documents.height
+        pairs = positive.join(relevant, on=["question", "doc_id"]).join(nuggets, on=["question", "nugget_id"])
+        order = np.argsort(_codes(pairs, "document"), kind="stable")
+        size = relevant.height
         self.nuggets_of_question = np.bincount(_codes(nuggets, "question"), minlength=count)
         self.nugget_count = nuggets.height
-        #: Pairs of a document and a nugget that it supports, sorted by document.
-        self.pair_document, self.pair_nugget = _codes(positive, "document"), _codes(positive, "nugget")
-        self.question_of_document = _codes(self.documents, "question")
+        #: Pairs of a relevant document and a nugget that it supports, sorted by document.
+        self.pair_document, self.pair_nugget = _codes(pairs, "document")[order], _codes(pairs, "nugget")[order]
+        self.question_of_document = _codes(relevant, "question")
         #: First pair of each document and one beyond the last.
         self.pair_start = np.searchsorted(self.pair_document, np.arange(size + 1))
-        relevance = positive["relevance"].cast(pl.Float64()).to_numpy()
+        relevance = pairs["relevance"].cast(pl.Float64()).to_numpy()[order]
         self.gain = np.bincount(self.pair_document, weights=relevance, minlength=size)
-        self.relevant_of_question = np.bincount(self.question_of_document[self.gain > 0], minlength=count)
-        supported = np.unique(self.pair_nugget)
+        self.relevant_of_question = np.bincount(self.question_of_document, minlength=count)
+        supported = np.zeros(self.nugget_count, dtype=bool)
+        supported[self.pair_nugget] = True
         self.supported_of_question = np.bincount(_codes(nuggets, "question")[supported], minlength=count)
-        #: The most that a document can gain: every nugget, with the highest relevance that the qrels hold.
+        #: The most that a document can gain from a nugget: the highest relevance that the qrels hold.
         self.highest_relevance = float(relevance.max()) if relevance.size else 1.0
 
     def ideal_ndcg(self, depth: int) -> Numbers:
@@ -156,28 +158,26 @@ class Qrels:
         Of equal gains the greatest doc_id is taken, as ndeval does; the gains are sums of powers of two, hence exact.
         """
         ideal = np.zeros((len(self.questions), depth))
-        has_pair = np.diff(self.pair_start) > 0
-        document = np.flatnonzero(has_pair)
-        if not document.size:
+        size = self.gain.size
+        if not size:
             return ideal
-        starts = self.pair_start[:-1][has_pair]
-        question = self.question_of_document[document]
-        active, first = np.unique(question, return_index=True)
-        sizes = np.diff(np.append(first, document.size))
+        starts = self.pair_start[:-1]
+        active, first = np.unique(self.question_of_document, return_index=True)
+        sizes = np.diff(np.append(first, size))
         nuggets = self.pair_nugget
         weight = np.ones(self.nugget_count)
-        left = np.ones(document.size, dtype=bool)
-        index = np.arange(document.size)
+        left = np.ones(size, dtype=bool)
+        index = np.arange(size)
         for rank in range(depth):
             gain = np.where(left, np.add.reduceat(weight[nuggets], starts), -1.0)
             best = np.maximum.reduceat(gain, first)
-            taken = np.minimum.reduceat(np.where(gain == np.repeat(best, sizes), index, document.size), first)
+            taken = np.minimum.reduceat(np.where(gain == np.repeat(best, sizes), index, size), first)
             taken, best_gain, of = taken[best > 0], best[best > 0], active[best > 0]
             if not taken.size:
                 break
             ideal[of, rank] = best_gain / np.log2(rank + 2)
             left[taken] = False
-            begin, end = starts[taken], self.pair_start[document[taken] + 1]
+            begin, end = starts[taken], self.pair_start[taken + 1]
             weight[nuggets[_ranges(begin, end - begin)]] *= 1 - ALPHA
         return np.cumsum(ideal, axis=1)
 
@@ -211,9 +211,7 @@ def score_runs(
     systems, questions = ranking.systems.height, len(qrels.questions)
     frame = pl.DataFrame(
         {
-            "question_id": pl.Series(qrels.questions, dtype=pl.String()).gather(
-                np.tile(np.repeat(np.arange(questions), len(names)), systems)
-            ),
+            "question_id": qrels.questions.gather(np.tile(np.repeat(np.arange(questions), len(names)), systems)),
             "measure": pl.Series(names, dtype=pl.String()).gather(np.tile(np.arange(len(names)), systems * questions)),
             "value": stacked[0],
             "lower": stacked[0],
@@ -261,7 +259,7 @@ class _Ranking:
             return
         table = absent.reshape(self.systems.height, len(self.qrels.questions))
         system = int(np.flatnonzero(table.any(axis=1))[0])
-        names = [self.qrels.questions[code] for code in np.flatnonzero(table[system])]
+        names = self.qrels.questions.gather(np.flatnonzero(table[system])).to_list()
         which = f"run {' '.join(map(str, self.systems.row(system)))}" if by else "the run"
         raise EvaluationError(
             f"{which} lacks {len(names)} of {len(self.qrels.questions)} questions of the qrels: {_some(names)}; "
@@ -291,26 +289,25 @@ class _Ranking:
 
         self.question = self.group % max(len(self.qrels.questions), 1)
         joined = pl.DataFrame({"question": self.question, "doc_id": rows["doc_id"].gather(order)}).join(
-            self.qrels.documents, on=["question", "doc_id"], how="left", maintain_order="left"
+            self.qrels.judged, on=["question", "doc_id"], how="left", maintain_order="left"
         )
+        self.hole = joined["document"].is_null().to_numpy()
         self.document = joined["document"].fill_null(-1).to_numpy()
-        self.hole = self.document < 0
         self.discount = _discount(self.rank)
-        if self.qrels.gain.size:
-            self.gain = np.where(self.hole, 0.0, self.qrels.gain[self.document])
-        else:
-            self.gain = np.zeros(self.group.size)
-        self.relevant = self.gain > 0
+        self.relevant = self.document >= 0
+        self.gain = np.zeros(self.group.size)
+        self.gain[self.relevant] = self.qrels.gain[self.document[self.relevant]]
         self.system = self.group // max(len(self.qrels.questions), 1)
         self._nuggets()
 
     def _nuggets(self) -> None:
         """For each row, what it gains over the nuggets it supports, and how many of them it is the first to support."""
+        rows = np.flatnonzero(self.relevant)
+        document = self.document[rows]
         starts = self.qrels.pair_start
-        lengths = np.where(self.hole, 0, np.diff(starts)[self.document] if starts.size > 1 else 0)
-        row = np.repeat(np.arange(self.group.size), lengths)
-        nugget = self.qrels.pair_nugget[_ranges(starts[np.where(self.hole, 0, self.document)], lengths)]
-        key = self.system[row] * self.qrels.nugget_count + nugget
+        lengths = starts[document + 1] - starts[document]
+        row = np.repeat(rows, lengths)
+        key = self.system[row] * self.qrels.nugget_count + self.qrels.pair_nugget[_ranges(starts[document], lengths)]
         order = np.argsort(key, kind="stable")
         earlier = np.empty(key.size, dtype=np.int64)
         earlier[order] = _rank_within(key[order]) - 1
@@ -390,7 +387,7 @@ def _qrels_rows(qrels: pl.DataFrame) -> pl.DataFrame:
     ids = ["question_id", "nugget_id", "doc_id"]
     _require(qrels, [*ids, "relevance"], "qrels")
     try:
-        rows = qrels.select(pl.col(ids).cast(pl.String()), pl.col("relevance").cast(pl.Int64())).unique()
+        rows = qrels.select(pl.col(ids).cast(pl.String()), pl.col("relevance").cast(pl.Int64()))
     except pl.exceptions.PolarsError as error:
         raise EvaluationError(f"qrels: {str(error).splitlines()[0]}") from error
     if not rows.height:
@@ -398,6 +395,9 @@ def _qrels_rows(qrels: pl.DataFrame) -> pl.DataFrame:
     for name in rows.columns:
         if rows[name].null_count():
             raise EvaluationError(f"qrels: column {name} has {rows[name].null_count()} nulls")
+    if not _repeats(_mix(_mix(rows["question_id"].hash(1), rows["nugget_id"].hash(2)), rows["doc_id"].hash(3))):
+        return rows
+    rows = rows.unique()
     contradicting = rows.filter(pl.struct(ids).is_duplicated())
     if contradicting.height:
         _, nugget, document = contradicting.sort(ids).select(ids).row(0)
@@ -434,10 +434,7 @@ def _require(frame: pl.DataFrame, columns: Sequence[str], what: str) -> None:
 
 def _refuse_repeated(runs: pl.DataFrame, group: Codes) -> None:
     """Refuse a document that stands twice in a ranking: which of its ranks counts would be a guess."""
-    # A sort of 64-bit hashes is far cheaper than grouping strings; only where hashes repeat are ids compared.
-    key = runs["doc_id"].hash(seed=1).to_numpy() ^ (group.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    key = np.sort(key)
-    if not (key[1:] == key[:-1]).any():
+    if not _repeats(_mix(pl.Series(group), runs["doc_id"].hash(1))):
         return
     rows = runs.with_columns(group=pl.Series(group))
     repeated = rows.filter(pl.struct("group", "doc_id").is_duplicated()).sort("question_id", "doc_id")
@@ -448,6 +445,18 @@ def _refuse_repeated(runs: pl.DataFrame, group: Codes) -> None:
             f"run: question {question} lists document {document} twice ({count} such documents in all); "
             "a ranking lists a document once"
         )
+
+
+def _mix(first: pl.Series, second: pl.Series) -> pl.Series:
+    """One 64-bit key for two columns of numbers."""
+    factor = np.uint64(0x9E3779B97F4A7C15)
+    return pl.Series((first.to_numpy().astype(np.uint64) * factor) ^ second.to_numpy())
+
+
+def _repeats(keys: pl.Series) -> bool:
+    """Whether a key stands twice. Sorting keys is far cheaper than grouping ids; who finds one compares the ids."""
+    ordered = np.sort(keys.to_numpy())
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _within_depth(group: Codes, score: Numbers, depth: int) -> Codes | None:
@@ -473,10 +482,10 @@ def _within_depth(group: Codes, score: Numbers, depth: int) -> Codes | None:
     return np.flatnonzero(score >= lowest[group])
 
 
-def _lookup(values: pl.Series, known: Sequence[str]) -> Codes:
+def _lookup(values: pl.Series, known: pl.Series) -> Codes:
     """Place of each value in `known`, -1 where it is not; by runs of equal values, since rankings come in blocks."""
     runs = values.rle().struct.unnest()
-    codes = pl.DataFrame({"value": pl.Series(known, dtype=pl.String())}).with_row_index("code")
+    codes = pl.DataFrame({"value": known}).with_row_index("code")
     found = runs.join(codes, on="value", how="left", maintain_order="left")
     return np.repeat(found["code"].cast(pl.Int64()).fill_null(-1).to_numpy(), found["len"].to_numpy())
 

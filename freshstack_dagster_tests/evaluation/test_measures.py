@@ -250,6 +250,14 @@ def test_systems_together_equal_systems_alone() -> None:
         assert together.filter(pl.col("system") == name).drop("system").equals(evaluate(qrels, run))
 
 
+def test_changed_qrels_are_read_anew() -> None:
+    qrels = qrels_of([("q", "q_0", "a", 1), ("q", "q_0", "b", 0)])
+    run = run_of([("q", "a", 1.0)])
+    assert value(evaluate(qrels, run, ["success@1"]), "success@1") == 1
+    qrels[0, "relevance"] = 0
+    assert value(evaluate(qrels, run, ["success@1"]), "success@1") == 0
+
+
 def test_without_nuggets_a_question_is_one_nugget() -> None:
     qrels = pl.DataFrame({"question_id": ["q", "q"], "doc_id": ["a", "b"], "relevance": [2, 1]})
     results = evaluate(qrels, run_of([("q", "b", 2.0), ("q", "a", 1.0)]), ["ndcg@10", "coverage@10"])
