@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -96,16 +97,27 @@ class Opener(Protocol):
 def building(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes `folder` when the block ends well, so that a cache entry is whole or absent."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    temporary.mkdir(parents=True)
+    stale = temporary.with_name(f"{temporary.name}.stale")
     try:
+        temporary.mkdir(parents=True)
         yield temporary
-        if folder.exists():
-            # Either an unreadable entry or one that another process finished meanwhile; ours is as good.
-            stale = temporary.with_name(f"{temporary.name}.stale")
-            os.replace(folder, stale)
+        # Either nothing is there, or an unreadable entry, or one that another process finished meanwhile.
+        while not _placed(temporary, folder):
+            with suppress(FileNotFoundError):
+                os.replace(folder, stale)
             shutil.rmtree(stale, ignore_errors=True)
-        os.replace(temporary, folder)
     except OSError as error:
         raise FreshstackError(f"{folder}: the cache cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _placed(temporary: Path, folder: Path) -> bool:
+    """Move `temporary` to `folder` unless something is there."""
+    try:
+        os.replace(temporary, folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True

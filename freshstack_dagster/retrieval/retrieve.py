@@ -90,10 +90,20 @@ def _opener(retriever: Retriever) -> Opener:
             from freshstack_dagster.retrieval.lsa import open_lsa
 
             return open_lsa
+        case "dense":
+            from freshstack_dagster.retrieval.dense import open_dense
+
+            return open_dense
+        case "api":
+            from freshstack_dagster.retrieval.api import open_api
+
+            return open_api
+        case "multi_vector":
+            from freshstack_dagster.retrieval.multi_vector import open_multi_vector
+
+            return open_multi_vector
         case "plugin":
             return _plugin(retriever)
-        case kind:
-            raise SettingsError(f"retriever {retriever.name}: kind {kind} is not available")
 
 
 def _plugin(retriever: Retriever) -> Opener:
