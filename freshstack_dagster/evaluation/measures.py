@@ -449,13 +449,15 @@ def _refuse_repeated(runs: pl.DataFrame, group: Codes) -> None:
 
 def _mix(first: pl.Series, second: pl.Series) -> pl.Series:
     """One 64-bit key for two columns of numbers."""
-    factor = np.uint64(0x9E3779B97F4A7C15)
-    return pl.Series((first.to_numpy().astype(np.uint64) * factor) ^ second.to_numpy())
+    key = first.to_numpy().astype(np.uint64)
+    key *= np.uint64(0x9E3779B97F4A7C15)
+    key ^= second.to_numpy()
+    return pl.Series(key)
 
 
 def _repeats(keys: pl.Series) -> bool:
     """Whether a key stands twice. Sorting keys is far cheaper than grouping ids; who finds one compares the ids."""
-    ordered = np.sort(keys.to_numpy())
+    ordered = keys.sort().to_numpy()
     return bool((ordered[1:] == ordered[:-1]).any())
 
 
