@@ -184,12 +184,13 @@ class _Pool:
                 worker = None
                 if self.stopped.is_set():
                     break
-                self._put(self.results, (todo[done], self._rescue(todo[done], ended)))
+                cuts, worker = self._rescue(todo[done], ended)
+                self._put(self.results, (todo[done], cuts))
                 todo = todo[done + 1 :]
         return worker
 
-    def _rescue(self, job: Job, ended: _Ended) -> Cuts:
-        """Cuts of a file that ended its worker."""
+    def _rescue(self, job: Job, ended: _Ended) -> tuple[Cuts, _Worker | None]:
+        """Cuts of a file that ended its worker, and the worker that could make them."""
         if not ended.timed_out:
             try:  # once more: what came before it in the batch may have been to blame
                 return self._alone(job, None)
@@ -200,19 +201,21 @@ class _Pool:
         else:
             reason, seconds = f"crashed ({ended})", float("inf")
         try:
-            return replace(self._alone(job, reason), seconds=seconds)
+            cuts, worker = self._alone(job, reason)
+            return replace(cuts, seconds=seconds), worker
         except _Ended as again:
             none: tuple[list[Any], ...] = tuple([] for _ in CUT_COLUMNS)
             detail = f"{reason}; as text it failed too ({again})"
-            return Cuts("failed", None, None, detail, 0, 0, 2**31 - 1, none, seconds)
+            return Cuts("failed", None, None, detail, 0, 0, 2**31 - 1, none, seconds), None
 
-    def _alone(self, job: Job, as_text: str | None) -> Cuts:
+    def _alone(self, job: Job, as_text: str | None) -> tuple[Cuts, _Worker]:
         worker = self._start()
         try:
             (cuts,) = worker.chunk([job], as_text, self.max_tokens, self.seconds)
-            return cuts
-        finally:
+        except _Ended:
             self._end(worker)
+            raise
+        return cuts, worker
 
     def _start(self) -> _Worker:
         worker = _Worker()
