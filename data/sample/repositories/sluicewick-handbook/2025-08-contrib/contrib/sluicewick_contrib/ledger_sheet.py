@@ -21,7 +21,7 @@ EPOCH = date(1899, 12, 30)
 class LedgerSheetLoader:
     """Yield one dict a booking of a ledger sheet.
 
-    ``codepage`` overrides the one of the header; old exports claim 437 and are really 850, which shows as wrong
+    ``codepage`` overrides the one of the header; old exports claim 437 and are really 1252, which shows as wrong
     umlauts. ``reversals="net"`` subtracts a reversal from the booking it cancels; ``"keep"`` (the default) yields both
     with ``reversal=True`` on the second. Sheets with the magic ``LSB1`` are refused with ``ValueError: ledger sheet
     of format 1; save it again as format 2``.
