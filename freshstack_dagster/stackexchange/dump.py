@@ -38,7 +38,8 @@ from freshstack_dagster.stackexchange.questions import (
     license_at,
     parse_moment,
 )
-from freshstack_dagster.stackexchange.scan import Scanned, parse_row, scan_stream, split_tags
+from freshstack_dagster.stackexchange.row import parse_row, split_tags
+from freshstack_dagster.stackexchange.scan import Scanned, scan_stream
 from freshstack_dagster.stackexchange.text import html_to_text
 
 POSTS = "Posts.xml"
@@ -412,17 +413,14 @@ def _select_by_reading(
             for scanned, buffer, base in scan_stream(stream.readinto, stream.name):
                 end = base + scanned.consumed
                 _take_questions(selection, scanned, buffer, base)
-                asked.add(scanned.questions["post_id"].to_numpy())
+                asked.add(scanned.questions.post_id)
                 answers = scanned.answers
-                if answers.height:
-                    accepted = selection.accepted.contain(answers["post_id"].to_numpy())
-                    early = ~asked.contain(answers["parent_id"].fill_null(-1).to_numpy())
-                    for post_id, offset, length, now in (
-                        answers.with_columns(pl.Series("now", accepted))
-                        .filter(pl.Series(accepted | early))
-                        .select("post_id", "offset", "length", "now")
-                        .iter_rows()
-                    ):
+                if len(answers.post_id):
+                    accepted = selection.accepted.contain(answers.post_id)
+                    early = ~asked.contain(answers.parent_id)
+                    for place in np.flatnonzero(accepted | early).tolist():
+                        post_id, offset = int(answers.post_id[place]), int(answers.offset[place])
+                        length, now = int(answers.length[place]), accepted[place]
                         row = bytes(buffer[offset - base : offset - base + length])
                         if now:
                             selection.answer(post_id, row, offset)
@@ -448,16 +446,16 @@ def _select_by_reading(
         with _open(source, packed) as stream:
             meter = Meter(progress, stream.size, f"reading {source.name} again")
             for scanned, buffer, base in scan_stream(stream.readinto, stream.name):
-                found = scanned.answers.filter(pl.col("post_id").is_in(list(missing)))
+                found = scanned.answers.frame().filter(pl.col("post_id").is_in(list(missing)))
                 for post_id, offset, length in found.select("post_id", "offset", "length").iter_rows():
                     selection.answer(post_id, bytes(buffer[offset - base : offset - base + length]), offset)
                 meter.at(base + scanned.consumed)
 
 
 def _take_questions(selection: _Selection, scanned: Scanned, buffer: bytearray, base: int) -> None:
-    questions = scanned.questions
-    if not questions.height:
+    if not len(scanned.questions.post_id):
         return
+    questions = scanned.questions.frame()
     for post_id, offset, length in selection.candidates(questions).select("post_id", "offset", "length").iter_rows():
         selection.question(post_id, bytes(buffer[offset - base : offset - base + length]), offset)
 

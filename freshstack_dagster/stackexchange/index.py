@@ -26,15 +26,9 @@ import polars as pl
 
 import freshstack_dagster
 from freshstack_dagster.errors import SourceError
+from freshstack_dagster.stackexchange.posts import merged_answers, merged_questions
 from freshstack_dagster.stackexchange.progress import Meter, ProgressCallback
-from freshstack_dagster.stackexchange.scan import (
-    ANSWER_SCHEMA,
-    CLOSING_TAG,
-    QUESTION_SCHEMA,
-    Scanned,
-    cut_off,
-    scan_stream,
-)
+from freshstack_dagster.stackexchange.scan import CLOSING_TAG, Scanned, cut_off, scan_stream
 
 VERSION = 1
 PART_BYTES = 256 << 20
@@ -196,8 +190,8 @@ def _index_part(path: Path, directory: Path, part: int, start: int, stop: int) -
 def _write_part(
     directory: Path, part: int, scanned: list[Scanned], start: int, stop: int, end: int | None = None
 ) -> None:
-    questions = pl.concat([pl.DataFrame(schema=QUESTION_SCHEMA), *(block.questions for block in scanned)])
-    answers = pl.concat([pl.DataFrame(schema=ANSWER_SCHEMA), *(block.answers for block in scanned)])
+    questions = merged_questions([block.questions for block in scanned]).frame()
+    answers = merged_answers([block.answers for block in scanned]).frame()
     for name, frame in (("questions", questions), ("answers", answers)):
         target = _file(directory, part, f"{name}.parquet")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")

@@ -16,7 +16,7 @@ from freshstack_dagster.stackexchange import dump as dump_module
 from freshstack_dagster.stackexchange import index as index_module
 from freshstack_dagster.stackexchange import scan as scan_module
 from freshstack_dagster.stackexchange.index import build_index, find_index
-from freshstack_dagster.stackexchange.scan import split_tags
+from freshstack_dagster.stackexchange.row import split_tags
 from freshstack_dagster.tables import TABLES
 from freshstack_dagster_tests.stackexchange.dumps import HEAD, pack, plain_reading, row, write_dump
 

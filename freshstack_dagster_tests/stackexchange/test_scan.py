@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from freshstack_dagster.errors import SourceError
+from freshstack_dagster.stackexchange.posts import ANSWER_SCHEMA, QUESTION_SCHEMA
 from freshstack_dagster.stackexchange.questions import parse_moment
-from freshstack_dagster.stackexchange.scan import ANSWER_SCHEMA, QUESTION_SCHEMA, scan_stream, split_tags
+from freshstack_dagster.stackexchange.row import split_tags
+from freshstack_dagster.stackexchange.scan import scan_stream
 from freshstack_dagster_tests.stackexchange.dumps import HEAD, row
 
 ALLOWED = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff")
@@ -83,9 +85,10 @@ def test_a_scan_of_any_well_formed_dump_finds_what_a_parser_finds(parts, block_b
             stream.readinto, "Posts.xml", start=start, stop=stop, block_bytes=block_bytes
         ):
             end = base + scanned.consumed
-            assert scanned.questions.schema == QUESTION_SCHEMA
-            assert scanned.answers.schema == ANSWER_SCHEMA
-            for frame, found in ((scanned.questions, questions), (scanned.answers, answers)):
+            asked, replied = scanned.questions.frame(), scanned.answers.frame()
+            assert asked.schema == QUESTION_SCHEMA
+            assert replied.schema == ANSWER_SCHEMA
+            for frame, found in ((asked, questions), (replied, answers)):
                 for values in frame.iter_rows(named=True):
                     if values["offset"] < read_to:
                         continue  # hidden in a comment that began before this part
@@ -114,7 +117,7 @@ def test_a_scan_of_any_well_formed_dump_finds_what_a_parser_finds(parts, block_b
 def test_a_row_longer_than_the_block_makes_the_buffer_grow():
     octets = (HEAD + row(1, text="x" * 5000) + row(2, 2, ParentId=1) + "</posts>").encode()
     found = [
-        scanned.questions["length"].to_list()
+        scanned.questions.length.tolist()
         for scanned, _, _ in scan_stream(io.BytesIO(octets).readinto, "Posts.xml", block_bytes=100)
     ]
     assert [length for lengths in found for length in lengths] == [len(row(1, text="x" * 5000).strip())]
@@ -136,15 +139,15 @@ def test_dates_of_the_fast_way_equal_those_of_a_parser():
     asked = [
         moment
         for scanned, _, _ in scan_stream(io.BytesIO(octets).readinto, "Posts.xml")
-        for moment in scanned.questions["asked_at"]
+        for moment in scanned.questions.asked_at
     ]
-    assert [np.datetime64(moment, "ms") for moment in asked] == [np.datetime64(moment, "ms") for moment in moments]
+    assert asked == [np.datetime64(moment, "ms") for moment in moments]
 
 
 def test_impossible_dates_do_not_stop_the_reading():
     octets = (HEAD + row(1, CreationDate="2023-02-31T00:00:00.000") + row(2, CreationDate="soon") + "</posts>").encode()
     scanned = [scanned for scanned, _, _ in scan_stream(io.BytesIO(octets).readinto, "Posts.xml")]
-    assert [ident for block in scanned for ident in block.questions["post_id"]] == [1, 2]
+    assert [ident for block in scanned for ident in block.questions.post_id.tolist()] == [1, 2]
 
 
 def test_real_dumps_are_read_by_the_fast_way(shared: Path, monkeypatch):
