@@ -1,0 +1,1 @@
+"""What leaves the lake for people and other tools: reports and exports."""
