@@ -5,8 +5,8 @@ of the path that heads each document, on the path. That last one is an interval:
 has between `low` and `high` tokens, and tokens are stored without the head. So a file that moves is found again.
 
 Cuts lie in immutable Parquet shards below one folder a chunker version and limit. A shard is two files:
-`….entries.parquet` (a row a blob) and `….cuts.parquet` (a row a chunk, its text included: reading it back compressed
-costs a tenth of reading and cutting the blob again, see the benchmark). The entries are written last and by rename, so
+`….entries.parquet` (a row a blob) and `….cuts.parquet` (a row a chunk, its text included: reading it back
+costs a sixth of reading and cutting the blob again, see the benchmark). The entries are written last and by rename, so
 a killed run leaves whole shards or none, and any number of runs read and write at once; a blob that two of them cut at
 the same time is there twice, equal.
 """
