@@ -74,6 +74,9 @@ _COMMIT_KEYS = {
     ),
 }
 
+_MAPPINGS = ("moves", "writes", "symlinks", "submodules")
+_LISTS = ("deletes", "edits", "executables")
+
 
 @dataclass
 class _Commit:
@@ -204,6 +207,10 @@ def _fast_import_stream(recipe: Path) -> bytes:
         missing = [key for key in ("id", "branch", "committed_at", "message") if not step.get(key)]
         if missing:
             raise fail(f"'{missing[0]}' is missing")
+        for kind, what, keys in ((dict, "mapping", _MAPPINGS), (list, "list", _LISTS)):
+            for key in keys:
+                if not isinstance(step.get(key) or kind(), kind):
+                    raise fail(f"'{key}' is a {what}")
         if name in done:
             raise fail("the id is used twice")
         for key in ("from", "merge"):
@@ -225,6 +232,8 @@ def _fast_import_stream(recipe: Path) -> bytes:
             after = _merged(after, other, parents[0], fail)
             parents = [*parents, other]
         _apply(step, after, recipe, fail)
+        for path in after:
+            _check_path(path, after, fail)
 
         who = str(step.get("author") or loaded.get("author") or "")
         if not re.fullmatch(r"[^<>\n]+ <[^<>\s]+>", who):
@@ -259,6 +268,16 @@ def _changes(before: Tree, after: Tree) -> list[bytes]:
         else:
             out.append(f"M {mode} inline {_quoted(path)}\ndata {len(data)}\n".encode() + data + b"\n")
     return out
+
+
+def _check_path(path: str, tree: Tree, fail: Any) -> None:
+    """Refuse what git would not take, or would take in another sense than the recipe's."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..", ".git") for part in parts):
+        raise fail(f"'{path}' is not a path that git takes")
+    for count in range(1, len(parts)):
+        if "/".join(parts[:count]) in tree:
+            raise fail(f"'{'/'.join(parts[:count])}' is a file and the folder of '{path}'")
 
 
 def _quoted(path: str) -> str:
@@ -366,4 +385,4 @@ def _git(arguments: list[str], recipe: Path, stream: bytes = b"") -> None:
         raise CorpusError(f"{recipe}: git cannot be run ({error.strerror}); install git") from error
     if ran.returncode != 0:
         told = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise CorpusError(f"{recipe}: git {arguments[0]} failed: {told[0] if told else ran.returncode}")
+        raise CorpusError(f"{recipe}: git cannot build its history: {told[0] if told else ran.returncode}")

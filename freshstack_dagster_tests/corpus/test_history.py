@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from freshstack_dagster.corpus.history import STAMP, build_history
 from freshstack_dagster.errors import CorpusError
@@ -132,6 +136,12 @@ def test_rebuilds_only_what_changed(recipe: Path, tmp_path: Path) -> None:
         ('"2024-02-01T12:00:00+00:00"', "2024-02-01T12:00:00+00:00", "'committed_at' must be a quoted time"),
         ('"2024-02-01T12:00:00+00:00"', '"2024-02-01T12:00:00"', "with a zone"),
         ("commits:", "commits: [", "not valid YAML"),
+        ("moves: {folder/: other/}", "writes: {a.txt/b: x}", "'a.txt' is a file and the folder of 'a.txt/b'"),
+        ("moves: {folder/: other/}", "writes: {../b: x}", "'../b' is not a path that git takes"),
+        ("moves: {folder/: other/}", "deletes: [nothing/]", "there is no 'nothing/' to delete"),
+        ("moves: {folder/: other/}", "moves: [folder/]", "'moves' is a mapping"),
+        ("deletes: [vendor]", "deletes: vendor", "'deletes' is a list"),
+        ("merge: side", "merge: side\n    from: start", "'from' is for the first commit of a branch"),
     ],
 )
 def test_one_clear_line_for_each_fault(recipe: Path, tmp_path: Path, old: str, new: str, told: str) -> None:
@@ -140,6 +150,46 @@ def test_one_clear_line_for_each_fault(recipe: Path, tmp_path: Path, old: str, n
         build_history(recipe, tmp_path / "r")
     assert told in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "r").exists()
+
+
+def test_many_builders_at_once(recipe: Path, tmp_path: Path) -> None:
+    into = tmp_path / "made" / "r"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: build_history(recipe, into), range(16)))
+    git(into, "fsck", "--strict")
+    assert [path.name for path in into.parent.iterdir()] == ["r"]
+
+
+NAMES = st.sampled_from(["a", "b c", "d/e", "d/f.txt", "g/h/i", 'qu"ote', "back\\slash", "ünï"])
+STATES = st.lists(st.dictionaries(NAMES, st.text(max_size=20), min_size=1), min_size=1, max_size=4)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(states=STATES)
+def test_any_sequence_of_states(states: list[dict[str, str]], tmp_path: Path) -> None:
+    commits: list[dict[str, object]] = []
+    before: dict[str, str] = {}
+    for number, state in enumerate(states):
+        commits.append(
+            {
+                "id": str(number),
+                "branch": "main",
+                "committed_at": f"2024-01-0{number + 1}T00:00:00+00:00",
+                "message": "m",
+                "tag": f"t{number}",
+                "deletes": sorted(before.keys() - state.keys()),
+                "writes": state,
+            }
+        )
+        before = state
+    recipe = tmp_path / "h.yaml"
+    recipe.write_text(yaml.safe_dump({"author": "A <a@example.invalid>", "commits": commits}), encoding="utf-8")
+    build_history(recipe, tmp_path / "any")
+    for number, state in enumerate(states):
+        names = git(tmp_path / "any", "ls-tree", "-r", "-z", "--name-only", f"t{number}").split("\0")[:-1]
+        assert set(names) == set(state)
+        for name, text in state.items():
+            assert git(tmp_path / "any", "show", f"t{number}:{name}") == text
 
 
 def test_missing_recipe(tmp_path: Path) -> None:

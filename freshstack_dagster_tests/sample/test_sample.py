@@ -203,6 +203,16 @@ def test_deprecation(trees: dict[str, dict[str, tuple[str, bytes]]]) -> None:
         assert mark["anchor"] not in text(trees["2024-10"][name][1])
 
 
+def test_answers_edited_later(posts: list[dict[str, str]]) -> None:
+    edited = {post["Id"]: post["LastEditDate"] for post in posts if "LastEditDate" in post}
+    assert len(edited) >= 5
+    for snapshot in SNAPSHOTS:
+        end = snapshot_end(snapshot).replace(tzinfo=None).isoformat()
+        asked = [question for question in TRUTH["questions"] if question["asked_at"] < end]
+        late = [q["question_id"] for q in asked if edited.get(str(q["answer_id"]), "") >= end]
+        assert late == TRUTH["edited_after"][snapshot]
+
+
 def test_lineage(trees: dict[str, dict[str, tuple[str, bytes]]]) -> None:
     early, late = (trees[snapshot] for snapshot in SNAPSHOTS)
     outcomes = {entry["outcome"] for entry in TRUTH["lineage"]}
