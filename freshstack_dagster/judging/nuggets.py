@@ -54,27 +54,34 @@ def question_text(question: Mapping[str, Any]) -> str:
     return f"{question['title']}\n\n{question['body_text']}".strip()
 
 
+def nugget_requests(questions: pl.DataFrame, models: Models, role: ModelRole) -> list[Request]:
+    """What `write_nuggets` would ask, without asking: for an estimate of its price."""
+    return requests_for("nuggets", questions, models.role("nuggets", role), load_prompt("nuggets", role.prompt))
+
+
 def ask(
     task: str, questions: pl.DataFrame, caller: Caller, prompt: Prompt, read: Callable[[Any], T]
 ) -> dict[str, Outcome[T]]:
     """Ask one request of a role for each question; the outcomes by question id, in the questions' order."""
-    rows = questions.to_dicts()
+    outcomes = run([caller.call(request, read) for request in requests_for(task, questions, caller, prompt)])
+    return dict(zip(questions["question_id"], outcomes, strict=True))
 
-    def request(row: Mapping[str, Any]) -> Request:
-        texts = {"question": question_text(row), "answer": row["answer_text"]}
-        return Request(
+
+def requests_for(task: str, questions: pl.DataFrame, caller: Caller, prompt: Prompt) -> list[Request]:
+    """The request of a task for each question. Only the prompt of the nuggets may name the answer."""
+    return [
+        Request(
             id=f"{task}:{row['question_id']}",
             task=task,
             system=prompt.system,
-            user=prompt.fill(texts),
+            user=prompt.fill({"question": question_text(row), "answer": row["answer_text"]}),
             schema=SCHEMAS[task],
             prompt=version_of(caller, prompt),
             inputs={"title": row["title"], "body": row["body_text"], "answer": row["answer_text"]},
             question_id=row["question_id"],
         )
-
-    outcomes = run([caller.call(request(row), read) for row in rows])
-    return {row["question_id"]: outcome for row, outcome in zip(rows, outcomes, strict=True)}
+        for row in questions.to_dicts()
+    ]
 
 
 def version_of(caller: Caller, prompt: Prompt) -> str:

@@ -74,6 +74,74 @@ class _Question:
     wanted: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Who judges what: all pairs, those whose verdicts are known, and the rest as work by question."""
+
+    caller: Caller
+    prompt: Prompt
+    version: str
+    role: ModelRole
+    judging: Judging
+    pairs: pl.DataFrame
+    known: pl.DataFrame
+    asked: pl.DataFrame
+    work: Sequence[_Question]
+    statistics: heuristic.PooledTexts | None
+
+    def batches(self) -> list[tuple[_Question, tuple[_Text, ...]]]:
+        """The calls: a question with up to `chunks_per_call` of its texts, in calls of about equal size.
+
+        The order of texts must not tell the judge how well a chunk was retrieved, and must be the same when a run is
+        repeated. It is by hash with the seed rather than by a generator, so that a new chunk in the pool does not
+        reshuffle the others.
+        """
+        found = []
+        for question in self.work:
+
+            def place(text: _Text, question_id: str = question.question_id) -> str:
+                return hashlib.sha256(f"{self.judging.seed}\n{question_id}\n{text.content_hash}".encode()).hexdigest()
+
+            ordered = sorted(question.texts, key=place)
+            calls = math.ceil(len(ordered) / self.judging.chunks_per_call)
+            bounds = [round(call * len(ordered) / calls) for call in range(calls + 1)]
+            found += [(question, tuple(ordered[start:end])) for start, end in itertools.pairwise(bounds)]
+        return found
+
+    def request(self, question: _Question, batch: Sequence[_Text]) -> tuple[Request, list[str | None]]:
+        """The request for a batch, and for each of its texts a note if the judge sees only part of it."""
+        # The heuristic works on the whole texts: its window is small wherever it stands.
+        whole = self.caller.judge_kind == "heuristic"
+        shown = [(text.text, None) if whole else text.shown(self.judging.max_chunk_tokens) for text in batch]
+        # The path of a chunk is not shown: a verdict belongs to the text alone, or it could not be carried over.
+        nuggets = [nugget.text for nugget in question.nuggets]
+        texts = {
+            "question": question_text(question.row),
+            "answer": question.row["answer_text"],
+            "nuggets": "\n".join(f"{number}. {text}" for number, text in enumerate(nuggets, 1)),
+            "documents": "\n\n".join(
+                f'<document number="{number}">\n{text}\n</document>' for number, (text, _) in enumerate(shown, 1)
+            ),
+            "nugget_count": str(len(nuggets)),
+            "document_count": str(len(shown)),
+        }
+        digest = hashlib.sha256("\n".join(text.content_hash for text in batch).encode()).hexdigest()[:16]
+        inputs: dict[str, Any] = {"nuggets": nuggets, "documents": [text.text for text in batch]}
+        if self.statistics is not None:
+            inputs |= {"content_hashes": [text.content_hash for text in batch], "statistics": self.statistics}
+        request = Request(
+            id=f"support:{question.question_id}:{digest}",
+            task="support",
+            system=self.prompt.system,
+            user=self.prompt.fill(texts),
+            schema=SCHEMAS["support"],
+            prompt=self.version,
+            inputs=inputs,
+            question_id=question.question_id,
+        )
+        return request, [note for _, note in shown]
+
+
 def judge_support(
     questions: pl.DataFrame,
     nuggets: pl.DataFrame,
@@ -100,30 +168,41 @@ def judge_support(
     Raises EvaluationError if the pools name a question or a chunk that does not exist, BudgetError or ModelError where
     the client stops the run.
     """
-    caller, prompt = models.role(judge_name, role), load_prompt("support", role.prompt)
-    version = version_of(caller, prompt)
-    pairs = _pairs(questions, nuggets, pools, chunks)
-    known = (
-        _known(earlier, caller.model, version) if judging.carry_over and role.cache != "refresh" else _known((), "", "")
-    )
-    asked = pairs.join(known, on=_PAIR, how="anti")
-    work = _work(asked, questions, nuggets, chunks)
-    statistics = _statistics(work, pairs, chunks) if work and caller.judge_kind == "heuristic" else None
-    fresh = _ask(work, caller, prompt, version, role, judging, statistics, progress)
-    own = ["nugget_id", "content_hash"]
+    plan = _plan(questions, nuggets, pools, chunks, models, role, judging, judge_name, earlier)
+    fresh = _ask(plan, progress)
     judged = pl.concat(
         [
-            asked.join(fresh, on=own, how="left", validate="m:1"),
-            pairs.join(known, on=_PAIR, how="inner", validate="m:1"),
+            plan.asked.join(fresh, on=["nugget_id", "content_hash"], how="left", validate="m:1"),
+            plan.pairs.join(plan.known, on=_PAIR, how="inner", validate="m:1"),
         ],
         how="diagonal",
     )
-    if judged.height != pairs.height or judged["verdict"].null_count():
+    if judged.height != plan.pairs.height or judged["verdict"].null_count():
         # Holds by construction; if it ever does not, a lost verdict must not pass for an unsupported one.
-        raise EvaluationError(f"{pairs.height - judged['verdict'].count()} pairs came back without a verdict")
+        raise EvaluationError(f"{plan.pairs.height - judged['verdict'].count()} pairs came back without a verdict")
     return judged.with_columns(
-        judge=pl.lit(caller.model), judge_kind=pl.lit(caller.judge_kind), prompt=pl.lit(version)
+        judge=pl.lit(plan.caller.model), judge_kind=pl.lit(plan.caller.judge_kind), prompt=pl.lit(plan.version)
     ).pipe(TABLES["judgments"].conform)
+
+
+def support_requests(
+    questions: pl.DataFrame,
+    nuggets: pl.DataFrame,
+    pools: pl.DataFrame,
+    chunks: pl.LazyFrame | pl.DataFrame,
+    models: Models,
+    role: ModelRole,
+    judging: Judging,
+    *,
+    judge_name: str = "judge",
+    earlier: Sequence[tuple[str | None, pl.DataFrame]] = (),
+) -> list[Request]:
+    """What `judge_support` would ask, without asking: for an estimate of its price, with or without carry-over.
+
+    Further calls come only from replies that fail: those asked again, and batches that are halved.
+    """
+    plan = _plan(questions, nuggets, pools, chunks, models, role, judging, judge_name, earlier)
+    return [plan.request(question, batch)[0] for question, batch in plan.batches()]
 
 
 def error_share(judgments: pl.DataFrame) -> float:
@@ -157,6 +236,28 @@ def quote_stands_in(quote: str, text: str) -> bool:
         return True
     words = " ".join(quote.split())
     return bool(words) and words in " ".join(text.split())
+
+
+def _plan(
+    questions: pl.DataFrame,
+    nuggets: pl.DataFrame,
+    pools: pl.DataFrame,
+    chunks: pl.LazyFrame | pl.DataFrame,
+    models: Models,
+    role: ModelRole,
+    judging: Judging,
+    judge_name: str,
+    earlier: Sequence[tuple[str | None, pl.DataFrame]],
+) -> _Plan:
+    caller, prompt = models.role(judge_name, role), load_prompt("support", role.prompt)
+    version = version_of(caller, prompt)
+    pairs = _pairs(questions, nuggets, pools, chunks)
+    carried = earlier if judging.carry_over and role.cache != "refresh" else ()
+    known = _known(carried, caller.model, version)
+    asked = pairs.join(known, on=_PAIR, how="anti")
+    work = _work(asked, questions, nuggets, chunks)
+    statistics = _statistics(work, pairs, chunks) if work and caller.judge_kind == "heuristic" else None
+    return _Plan(caller, prompt, version, role, judging, pairs, known, asked, work, statistics)
 
 
 def _pairs(
@@ -237,26 +338,17 @@ def _texts(pairs: pl.DataFrame, chunks: pl.LazyFrame | pl.DataFrame) -> list[_Te
     return [_Text(content_hash, text) for content_hash, text in rows.sort("content_hash").iter_rows()]
 
 
-def _ask(
-    work: Sequence[_Question],
-    caller: Caller,
-    prompt: Prompt,
-    version: str,
-    role: ModelRole,
-    judging: Judging,
-    statistics: heuristic.PooledTexts | None,
-    progress: Callable[[int, int], None] | None,
-) -> pl.DataFrame:
+def _ask(plan: _Plan, progress: Callable[[int, int], None] | None) -> pl.DataFrame:
     """Ask the judge about all the work; a verdict for each wanted nugget_id and content_hash."""
-    batches = [(question, batch) for question in work for batch in _batches(question, judging)]
+    batches = plan.batches()
     # Prompts are long: only as many are held as can be on their way, unless a batch API takes them all at once.
-    gate = asyncio.Semaphore(len(batches) or 1 if role.batch else 2 * role.concurrency)
+    gate = asyncio.Semaphore((len(batches) or 1) if plan.role.batch else 2 * plan.role.concurrency)
     done = 0
 
     async def one(question: _Question, batch: tuple[_Text, ...]) -> list[dict[str, Any]]:
         nonlocal done
         async with gate:
-            rows = await _judge(question, batch, caller, prompt, version, judging, statistics)
+            rows = await _judge(plan, question, batch)
         done += 1
         if progress is not None:
             progress(done, len(batches))
@@ -268,90 +360,26 @@ def _ask(
     return pl.DataFrame(rows, schema={name: schema[name] for name in names})
 
 
-def _batches(question: _Question, judging: Judging) -> list[tuple[_Text, ...]]:
-    """The texts of a question in calls of about equal size, in an order that the seed decides.
-
-    The order must not tell the judge how well a chunk was retrieved, and must be the same when a run is repeated. It is
-    by hash rather than by a generator, so that a new chunk in the pool does not reshuffle the others.
-    """
-
-    def place(text: _Text) -> str:
-        return hashlib.sha256(f"{judging.seed}\n{question.question_id}\n{text.content_hash}".encode()).hexdigest()
-
-    ordered = sorted(question.texts, key=place)
-    calls = math.ceil(len(ordered) / judging.chunks_per_call)
-    bounds = [round(call * len(ordered) / calls) for call in range(calls + 1)]
-    return [tuple(ordered[start:end]) for start, end in itertools.pairwise(bounds)]
-
-
-async def _judge(
-    question: _Question,
-    batch: tuple[_Text, ...],
-    caller: Caller,
-    prompt: Prompt,
-    version: str,
-    judging: Judging,
-    statistics: heuristic.PooledTexts | None,
-) -> list[dict[str, Any]]:
+async def _judge(plan: _Plan, question: _Question, batch: tuple[_Text, ...]) -> list[dict[str, Any]]:
     """Judge one batch; a reply cut off by its length is asked for again in halves, down to single chunks."""
-    # The heuristic works on the whole texts: its window is small wherever it stands.
-    whole = caller.judge_kind == "heuristic"
-    shown = [(text.text, None) if whole else text.shown(judging.max_chunk_tokens) for text in batch]
-    request = _request(question, batch, [text for text, _ in shown], prompt, version, statistics)
+    request, notes = plan.request(question, batch)
     read = partial(read_support, documents=len(batch), nuggets=len(question.nuggets))
-    outcome = await caller.call(request, read)
+    outcome = await plan.caller.call(request, read)
     if outcome.kind == "length" and len(batch) > 1:
         middle = len(batch) // 2
-        halves = [
-            _judge(question, half, caller, prompt, version, judging, statistics)
-            for half in (batch[:middle], batch[middle:])
-        ]
+        halves = [_judge(plan, question, half) for half in (batch[:middle], batch[middle:])]
         return [row for rows in await asyncio.gather(*halves) for row in rows]
     rows = []
-    for position, (text, (_, note)) in enumerate(zip(batch, shown, strict=True)):
+    for position, (text, note) in enumerate(zip(batch, notes, strict=True)):
         verdict = None if outcome.value is None else outcome.value[position]
         for number, nugget in enumerate(question.nuggets):
             if nugget.nugget_id in question.wanted[text.content_hash]:
-                row = _error(explain(outcome)) if verdict is None else _verdict(verdict, number, text.text, note)
+                # A reason speaks of nuggets by their number in the call; the row says which number is its own.
+                which = f"[nugget {number + 1} of {len(question.nuggets)}]"
+                row = _error(explain(outcome)) if verdict is None else _verdict(verdict, number, which, text.text, note)
                 key = {"nugget_id": nugget.nugget_id, "content_hash": text.content_hash}
                 rows.append({**key, **row, "reply": outcome.reply, "carried_from": None})
     return rows
-
-
-def _request(
-    question: _Question,
-    batch: Sequence[_Text],
-    shown: Sequence[str],
-    prompt: Prompt,
-    version: str,
-    statistics: heuristic.PooledTexts | None,
-) -> Request:
-    # The path of a chunk is not shown: a verdict belongs to the text alone, or it could not be carried over.
-    nuggets = [nugget.text for nugget in question.nuggets]
-    texts = {
-        "question": question_text(question.row),
-        "answer": question.row["answer_text"],
-        "nuggets": "\n".join(f"{number}. {text}" for number, text in enumerate(nuggets, 1)),
-        "documents": "\n\n".join(
-            f'<document number="{number}">\n{text}\n</document>' for number, text in enumerate(shown, 1)
-        ),
-        "nugget_count": str(len(nuggets)),
-        "document_count": str(len(shown)),
-    }
-    digest = hashlib.sha256("\n".join(text.content_hash for text in batch).encode()).hexdigest()[:16]
-    inputs: dict[str, Any] = {"nuggets": nuggets, "documents": [text.text for text in batch]}
-    if statistics is not None:
-        inputs |= {"content_hashes": [text.content_hash for text in batch], "statistics": statistics}
-    return Request(
-        id=f"support:{question.question_id}:{digest}",
-        task="support",
-        system=prompt.system,
-        user=prompt.fill(texts),
-        schema=SCHEMAS["support"],
-        prompt=version,
-        inputs=inputs,
-        question_id=question.question_id,
-    )
 
 
 def _statistics(
@@ -368,11 +396,11 @@ def _statistics(
     return heuristic.PooledTexts({text.content_hash: text.text for text in _texts(pairs, chunks)}, wanted)
 
 
-def _verdict(verdict: DocumentVerdict, nugget: int, text: str, note: str | None) -> dict[str, Any]:
+def _verdict(verdict: DocumentVerdict, nugget: int, which: str, text: str, note: str | None) -> dict[str, Any]:
     quote = verdict.quotes.get(nugget)
     return {
         "verdict": UNSUPPORTED if quote is None else SUPPORTED,
-        "reason": verdict.reason if note is None else f"{verdict.reason} {note}",
+        "reason": f"{which} {verdict.reason}" if note is None else f"{which} {verdict.reason} {note}",
         "quote": quote,
         "quote_found": None if quote is None else quote_stands_in(quote, text),
     }

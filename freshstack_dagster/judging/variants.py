@@ -12,13 +12,14 @@ from typing import Any
 import polars as pl
 
 from freshstack_dagster.errors import SettingsError
-from freshstack_dagster.judging.nuggets import ask, question_text, role_outcomes, version_of
+from freshstack_dagster.judging.nuggets import ask, question_text, requests_for, role_outcomes, version_of
 from freshstack_dagster.judging.prompts import load_prompt
 from freshstack_dagster.judging.replies import read_closed_book_answer, read_sub_questions
-from freshstack_dagster.language_models import Models
+from freshstack_dagster.language_models import Models, Request
 from freshstack_dagster.settings import SETTING_OF_VARIANT, VARIANTS, ModelRole, Roles
 from freshstack_dagster.tables import TABLES
 
+_ROLES = ("sub_questions", "closed_book_answer")
 SOURCE = "source"
 """Stands as the model of texts that nobody wrote for retrieval: the question and its answer."""
 
@@ -51,6 +52,22 @@ def write_variants(
             rows += written
             outcomes.append(told)
     return pl.DataFrame(rows, schema=TABLES["query_variants"].schema), pl.concat(outcomes)
+
+
+def variant_requests(
+    questions: pl.DataFrame, models: Models, roles: Roles, variants: Sequence[str]
+) -> dict[str, list[Request]]:
+    """What `write_variants` would ask, by role, without asking: for an estimate of its price."""
+    return {
+        variant: requests_for(
+            variant,
+            questions,
+            models.role(variant, getattr(roles, variant)),
+            load_prompt(variant, getattr(roles, variant).prompt),
+        )
+        for variant in dict.fromkeys(variants)
+        if variant in _ROLES
+    }
 
 
 def _ask_role(

@@ -61,6 +61,7 @@ def judge(server: MisbehavingServer, provider: str, tmp_path, **changes) -> tupl
     return judge_support(QUESTIONS, NUGGETS, POOLS, chunks(TEXTS), models, role, judging), models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_every_verdict_is_right_or_an_error_whatever_the_server_does(provider, tmp_path):
     faults = list(islice(cycle([*CONTENT_FAULTS, *ENDINGS, "http_429", "http_500", "fenced", None, None]), 3 * COUNT))

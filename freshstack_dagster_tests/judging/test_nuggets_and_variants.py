@@ -6,9 +6,9 @@ import pytest
 
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.judging import heuristic
-from freshstack_dagster.judging.nuggets import question_of, write_nuggets
+from freshstack_dagster.judging.nuggets import nugget_requests, question_of, write_nuggets
 from freshstack_dagster.judging.prompts import load_prompt
-from freshstack_dagster.judging.variants import write_variants
+from freshstack_dagster.judging.variants import variant_requests, write_variants
 from freshstack_dagster.settings import VARIANTS, ModelRole, Roles
 from freshstack_dagster.tables import TABLES
 from freshstack_dagster_tests.judging.fakes import LLM, FakeModels, failure, nuggets, questions
@@ -103,3 +103,15 @@ def test_heuristic_nuggets_name_the_heuristic(heuristic_models):
     assert set(written["model"]) == {"heuristic"}
     assert set(written["prompt"]) == {heuristic.VERSION}
     assert set(outcomes["outcome"]) == {"ok"}
+
+
+def test_what_will_be_asked_can_be_known_before():
+    models = FakeModels(lambda request: failure("refusal"))
+    planned = [
+        *nugget_requests(QUESTIONS, models, LLM),
+        *variant_requests(QUESTIONS, models, ROLES, VARIANTS)["sub_questions"],
+    ]
+    assert models.log == []
+    write_nuggets(QUESTIONS, models, LLM)
+    write_variants(QUESTIONS, nuggets({}), models, ROLES, ["sub_questions"])
+    assert planned == models.log

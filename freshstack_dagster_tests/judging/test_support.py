@@ -18,6 +18,7 @@ from freshstack_dagster.judging.support import (
     judge_support,
     judging_counts,
     quote_stands_in,
+    support_requests,
 )
 from freshstack_dagster.settings import Judging, ModelRole
 from freshstack_dagster.tables import TABLES
@@ -74,6 +75,8 @@ def test_every_nugget_is_judged_against_every_chunk_of_its_pool():
     assert judgments.filter(pl.col("verdict") == "supported")["quote_found"].all()
     assert judgments.filter(pl.col("verdict") == "unsupported")["quote_found"].is_null().all()
     assert judgments["reply"].null_count() == 0
+    second = judgments.filter(nugget_id="q_1", doc_id="a/x_0_9")
+    assert re.fullmatch(r"\[nugget 2 of 2\] document \d was read", second["reason"][0])
 
 
 @pytest.mark.parametrize(
@@ -316,3 +319,15 @@ def test_quotes_are_found_exactly_or_but_for_white_space():
     assert quote_stands_in("a b", "x a\n    b y")
     assert not quote_stands_in("a c", "x a b c")
     assert not quote_stands_in("  ", "abc")
+
+
+def test_what_will_be_asked_can_be_known_before():
+    texts = {f"d{number}": f"open {number}" for number in range(25)}
+    models = answering()
+    given = (QUESTIONS, NUGGETS, pools({"q": list(texts)}), chunks(texts))
+    planned = support_requests(*given, models, LLM, Judging())
+    assert models.log == []
+    judgments = judge_support(*given, models, LLM, Judging())
+    assert [request.id for request in planned] == [request.id for request in models.log]
+    assert [request.user for request in planned] == [request.user for request in models.log]
+    assert support_requests(*given, models, LLM, Judging(), earlier=[("2024-10", judgments)]) == []
