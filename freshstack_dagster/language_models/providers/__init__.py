@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ async def close_clients() -> None:
         await close()
 
 
-# ── what an SDK raises ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what an SDK returns and raises ──────────────────────────────────────────────────────────────────────────────────────
 
 _TOO_LONG = (
     "context_length_exceeded",
@@ -195,6 +196,21 @@ _TOO_LONG = (
 )
 _NO_MONEY = ("insufficient_quota", "billing_hard_limit", "credit balance is too low", "billing_error")
 _FILTERED = ("content_filter", "content_policy_violation", "responsibleaipolicyviolation")
+
+
+def json_body(response: Any) -> dict[str, Any]:
+    """The body of an SDK's raw response. The SDKs' own objects take long to build, and until then a reply is not safe.
+
+    Raises Fault if it is no JSON object, such as a gateway's page.
+    """
+    content = response.http_response.content
+    try:
+        body = json.loads(content)
+    except ValueError as error:
+        raise Fault("transport", f"the response is not JSON: {error}", again=True) from None
+    if not isinstance(body, dict):
+        raise Fault("transport", f"the response is no JSON object but {type(body).__name__}", again=True)
+    return body
 
 
 def fault_of(status: int | None, body: Any, message: str, where: str, scrubber: Scrubber) -> Fault | ModelError:

@@ -15,6 +15,7 @@ from freshstack_dagster.language_models.providers import (
     ClientPerLoop,
     Fault,
     fault_of,
+    json_body,
     translate,
 )
 from freshstack_dagster.language_models.providers.openai import schema_instruction
@@ -52,15 +53,15 @@ class AnthropicMessages:
     async def complete(self, request: Request) -> Reply:
         """One message."""
         body = self.body(request)
-        message = await self.ask(
-            lambda client: client.messages.create(
+        response = await self.ask(
+            lambda client: client.messages.with_raw_response.create(
                 model=body.pop("model"),
                 max_tokens=body.pop("max_tokens"),
                 messages=body.pop("messages"),
                 extra_body=body,
             )
         )
-        return read_message(message.to_dict())
+        return read_message(json_body(response))
 
     def body(self, request: Request) -> dict[str, Any]:
         """What is sent for one request."""

@@ -15,6 +15,7 @@ from freshstack_dagster.language_models.providers import (
     ClientPerLoop,
     Fault,
     fault_of,
+    json_body,
     translate,
 )
 from freshstack_dagster.language_models.replies import Finish, Reply
@@ -51,12 +52,12 @@ class OpenAIChat:
     async def complete(self, request: Request) -> Reply:
         """One chat completion."""
         body = self.body(request)
-        completion = await self.ask(
-            lambda client: client.chat.completions.create(
+        response = await self.ask(
+            lambda client: client.chat.completions.with_raw_response.create(
                 model=body.pop("model"), messages=body.pop("messages"), extra_body=body
             )
         )
-        return read_completion(completion.to_dict())
+        return read_completion(json_body(response))
 
     def body(self, request: Request) -> dict[str, Any]:
         """What is sent for one request."""
