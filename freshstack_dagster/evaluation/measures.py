@@ -24,7 +24,8 @@ what was not retrieved left as it is:
 - recall: (hits + holes) / (relevant + holes), the denominator growing with the numerator (reached);
 - precision: (hits + holes) / k (reached);
 - alpha-nDCG and nDCG: the gain if every hole supported every nugget, over the ideal gain without them, at most 1. An
-  ideal only grows with more relevant documents, so this is an upper bound; it need not be reached.
+  ideal only grows with more relevant documents, so this is an upper bound; it need not be reached. (The greedy ideal of
+  alpha-nDCG is now and then not the best one, and then scores above 1 exist, in ndeval as here: bounds stop at 1.)
 """
 
 from __future__ import annotations
@@ -395,6 +396,8 @@ def _qrels_rows(qrels: pl.DataFrame) -> pl.DataFrame:
     for name in rows.columns:
         if rows[name].null_count():
             raise EvaluationError(f"qrels: column {name} has {rows[name].null_count()} nulls")
+    if qrels["relevance"].dtype.is_float() and (qrels["relevance"] != rows["relevance"]).any():
+        raise EvaluationError("qrels: column relevance holds fractions; grades are whole numbers")
     if not _repeats(_mix(_mix(rows["question_id"].hash(1), rows["nugget_id"].hash(2)), rows["doc_id"].hash(3))):
         return rows
     rows = rows.unique()
