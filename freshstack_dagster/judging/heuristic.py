@@ -6,7 +6,9 @@ shape of a model's, and are read as strictly.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from freshstack_dagster.judging import terms
@@ -15,8 +17,15 @@ from freshstack_dagster.judging.terms import PooledTexts
 
 __all__ = ["REPLIES", "SKIPPED", "VERSION", "PooledTexts"]
 
-VERSION = "heuristic-1"
-"""Stands where a prompt's version stands; raised when a rule changes, so that no older verdict is carried over."""
+
+def _version() -> str:
+    """A hash of the rules, so that no verdict by older rules is ever carried over."""
+    rules = [Path(__file__).with_name(name).read_bytes() for name in ("statements.py", "terms.py")]
+    return "heuristic-" + hashlib.sha256(b"".join(rules)).hexdigest()[:12]
+
+
+VERSION = _version()
+"""Stands where a prompt's version stands."""
 
 SKIPPED = {
     "closed_book_answer": "the heuristic knows nothing by heart, and the answer or the question under this name would "
