@@ -79,7 +79,7 @@ def test_precision_and_recall_of_the_whole_heuristic(truth, corpora, questions, 
     figures = documents_against_truth(judgments, true_support(truth, "2025-10", corpora["2025-10"]))
     assert 2 <= nuggets.height / questions.height <= 4
     assert figures.precision >= 0.65, figures.figures()
-    assert figures.recall >= 0.65, figures.figures()
+    assert figures.recall >= 0.6, figures.figures()
 
 
 def test_the_question_whose_facts_vanish_loses_its_support(truth, corpora, questions, tmp_path):
