@@ -182,7 +182,7 @@ async def close_clients() -> None:
         await close()
 
 
-# ── what an SDK returns and raises ──────────────────────────────────────────────────────────────────────────────────────
+# ── what an SDK returns and raises ────────────────────────────────────────────────────────────────────────────────────
 
 _TOO_LONG = (
     "context_length_exceeded",
