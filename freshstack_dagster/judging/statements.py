@@ -18,7 +18,7 @@ LONGEST = 400
 """Characters of a statement; longer ones are cut at a word."""
 
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
-_LIST_ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,2}[.)])\s+")
+_LIST_ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,2}[.)]|\([a-z\d]{1,2}\))\s+")
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s+")
 _IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")

@@ -155,7 +155,7 @@ def judge_support(
     earlier: Sequence[tuple[str | None, pl.DataFrame]] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> pl.DataFrame:
-    """Judge every nugget of each pooled question against every chunk of its pool.
+    """Judge every nugget of each pooled question against every chunk of its pool, for the snapshot of `models`.
 
     `questions`, `nuggets`, `pools` are the tables of those names; `chunks` needs doc_id, content_hash and text.
     `judge_name` is the role's name for the record of calls. `earlier` holds (snapshot, judgments) of
@@ -253,7 +253,7 @@ def _plan(
     version = version_of(caller, prompt)
     pairs = _pairs(questions, nuggets, pools, chunks)
     carried = earlier if judging.carry_over and role.cache != "refresh" else ()
-    known = _known(carried, caller.model, version)
+    known = _known(carried, caller.model, version, models.snapshot)
     asked = pairs.join(known, on=_PAIR, how="anti")
     work = _work(asked, questions, nuggets, chunks)
     statistics = _statistics(work, pairs, chunks) if work and caller.judge_kind == "heuristic" else None
@@ -288,14 +288,20 @@ def _unknown(what: str, ids: Sequence[str], where: str) -> str:
     return f"the pools name {len(ids)} {what} that the {where} do not hold: {named}; build the pools again"
 
 
-def _known(earlier: Iterable[tuple[str | None, pl.DataFrame]], judge: str, prompt: str) -> pl.DataFrame:
-    """Verdicts of other snapshots by question, text of the nugget and text of the chunk; errors are not among them."""
+def _known(
+    earlier: Iterable[tuple[str | None, pl.DataFrame]], judge: str, prompt: str, own: str | None
+) -> pl.DataFrame:
+    """Verdicts of other snapshots by question, text of the nugget and text of the chunk; errors are not among them.
+
+    What another snapshot carried over from this one, `own`, was judged here.
+    """
     schema = TABLES["judgments"].schema
     columns = [*_PAIR, *_VERDICT]
     frames = [pl.DataFrame(schema={name: schema[name] for name in columns})]
     frames += [
         judgments.filter(pl.col("judge") == judge, pl.col("prompt") == prompt, pl.col("verdict") != ERROR)
         .with_columns(carried_from=pl.coalesce("carried_from", pl.lit(snapshot, dtype=pl.String())))
+        .with_columns(carried_from=pl.when(pl.col("carried_from").ne_missing(own)).then("carried_from"))
         .select(columns)
         for snapshot, judgments in earlier
         if "nugget_hash" in judgments.columns

@@ -42,8 +42,9 @@ class FakeCaller:
 class FakeModels:
     """Models whose every role is one FakeCaller."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, snapshot: str | None = None) -> None:
         self.answer = answer
+        self.snapshot = snapshot
         self.log: list[Request] = []
 
     def role(self, name: str, role: ModelRole) -> FakeCaller:

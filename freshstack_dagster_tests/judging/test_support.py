@@ -211,6 +211,15 @@ def test_verdicts_of_the_same_snapshot_are_kept_as_they_are():
     assert again["carried_from"].is_null().all()
 
 
+def test_what_comes_back_from_another_snapshot_was_judged_here():
+    first = judge(answering(), {"x": "open"}, {"q": ["x"]})
+    second = judge(answering(), {"x": "open"}, {"q": ["x"]}, earlier=[("2024-10", first)])
+    models = FakeModels(lambda request: support_reply(request, word_in), snapshot="2024-10")
+    again = judge(models, {"x": "open"}, {"q": ["x"]}, earlier=[("2025-10", second)])
+    assert models.log == []
+    assert again.equals(first)
+
+
 def test_a_reworded_nugget_is_judged_again_and_a_moved_one_is_not():
     first = judge(answering(), {"x": "open"}, {"q": ["x"]})
     models = answering()
