@@ -74,6 +74,8 @@ _COMMIT_KEYS = {
     ),
 }
 
+# The C parser is ten times as fast and reads the same language.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAPPINGS = ("moves", "writes", "symlinks", "submodules")
 _LISTS = ("deletes", "edits", "executables")
 
@@ -167,7 +169,7 @@ def _load(recipe: Path) -> dict[str, Any]:
     except OSError as error:
         raise CorpusError(f"{recipe}: the history recipe cannot be read ({error.strerror})") from error
     try:
-        loaded = yaml.safe_load(text)
+        loaded = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         raise CorpusError(f"{recipe}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(loaded, dict) or not isinstance(loaded.get("commits"), list) or not loaded["commits"]:
