@@ -52,7 +52,7 @@ DEFAULT = (
     "judged@10",
 )
 KINDS = ("alpha_ndcg", "coverage", "recall", "precision", "success", "mrr", "ndcg", "judged")
-_ALIASES = {"strec": "coverage", "r": "recall", "p": "precision", "hit": "success", "rr": "mrr"}
+_ALIASES = {"strec": "coverage", "strecall": "coverage", "r": "recall", "p": "precision", "hit": "success", "rr": "mrr"}
 
 Missing = Literal["error", "zero"]
 Numbers = npt.NDArray[Any]

@@ -167,7 +167,7 @@ def _cast(frame: pl.DataFrame, types: dict[str, pl.DataType], path: Path) -> pl.
         raise EvaluationError(f"{path}: a column does not fit its type: {str(error).splitlines()[0]}") from error
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> pl.Series:
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
@@ -179,11 +179,11 @@ def _lines(path: Path) -> list[str]:
         line = data.count(b"\n", 0, error.start) + 1
         raise EvaluationError(f"{path}, line {line}: not UTF-8 text") from error
     # Not splitlines(): an id may hold a character that Unicode counts as a line's end.
-    return text.replace("\r\n", "\n").split("\n")
+    return pl.Series("text", [text.replace("\r\n", "\n")]).str.split("\n").explode()
 
 
 def _parse(
-    lines: list[str],
+    lines: pl.Series,
     pattern: str,
     fields: tuple[str, ...],
     slow: Callable[[str], tuple[str, ...] | str | None],
@@ -193,13 +193,12 @@ def _parse(
 
     `slow` returns the fields, what is wrong with the line, or None for a line to skip.
     """
-    texts = pl.Series("text", lines, dtype=pl.String())
-    groups = texts.str.extract_groups(pattern).struct.unnest()
+    groups = lines.str.extract_groups(pattern).struct.unnest()
     groups.columns = list(fields)
     frame = groups.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64()))
     plain = frame.filter(pl.col(fields[0]).is_not_null())
-    rest = frame.filter(pl.col(fields[0]).is_null())["line"].to_list()
-    more = list(_slow_rows(lines, rest, slow, path))
+    rest = frame.select("line", lines).filter(frame[fields[0]].is_null())
+    more = list(_slow_rows(rest, slow, path))
     if not more:
         return plain
     schema = {name: pl.String() for name in fields} | {"line": pl.Int64()}
@@ -207,10 +206,10 @@ def _parse(
 
 
 def _slow_rows(
-    lines: list[str], numbers: list[int], slow: Callable[[str], tuple[str, ...] | str | None], path: Path
+    rest: pl.DataFrame, slow: Callable[[str], tuple[str, ...] | str | None], path: Path
 ) -> Iterator[tuple[Any, ...]]:
-    for number in numbers:
-        row = slow(lines[number - 1])
+    for number, line in rest.iter_rows():
+        row = slow(line)
         if isinstance(row, str):
             raise EvaluationError(f"{path}, line {number}: {row}")
         if row is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -415,3 +416,19 @@ def test_names_of_measures() -> None:
     for name in ("ndcg", "ndcg@0", "bpref@10", "ndcg@-1"):
         with pytest.raises(EvaluationError, match="is not known"):
             parse_measure(name)
+
+
+@pytest.mark.slow
+def test_time_grows_with_rows_and_not_with_their_square() -> None:
+    from freshstack_dagster_tests.benchmarks.measures import collection
+
+    def processor_seconds(questions: int) -> float:
+        qrels, runs = collection(questions, 1, 1_000)
+        start = time.process_time()
+        evaluate(qrels, runs.drop("system"))
+        return time.process_time() - start
+
+    processor_seconds(100)
+    small, large = processor_seconds(500), processor_seconds(2_000)
+    assert large < 12 * small
+    assert large < 4
