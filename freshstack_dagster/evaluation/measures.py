@@ -154,11 +154,11 @@ class Qrels:
         )
 
     def ideal_alpha(self, depth: int) -> Numbers:
-        """Discounted gain of each question's greedy ideal ranking, cumulated by rank: questions × `depth`.
+        """Discounted gain of each question's greedy ideal ranking, down to `depth`.
 
         Of equal gains the greatest doc_id is taken, as ndeval does; the gains are sums of powers of two, hence exact.
         """
-        ideal = np.zeros((len(self.questions), depth))
+        ideal = np.zeros(len(self.questions))
         size = self.gain.size
         if not size:
             return ideal
@@ -176,11 +176,11 @@ class Qrels:
             taken, best_gain, of = taken[best > 0], best[best > 0], active[best > 0]
             if not taken.size:
                 break
-            ideal[of, rank] = best_gain / np.log2(rank + 2)
+            ideal[of] += best_gain / np.log2(rank + 2)
             left[taken] = False
             begin, end = starts[taken], self.pair_start[taken + 1]
             weight[nuggets[_ranges(begin, end - begin)]] *= 1 - ALPHA
-        return np.cumsum(ideal, axis=1)
+        return ideal
 
 
 def score_runs(
@@ -288,7 +288,7 @@ class _Ranking:
         within = rank <= depth
         order, self.group, self.rank = order[within], group[within], rank[within]
 
-        self.question = self.group % max(len(self.qrels.questions), 1)
+        self.question = self.group % len(self.qrels.questions)
         joined = pl.DataFrame({"question": self.question, "doc_id": rows["doc_id"].gather(order)}).join(
             self.qrels.judged, on=["question", "doc_id"], how="left", maintain_order="left"
         )
@@ -298,7 +298,7 @@ class _Ranking:
         self.relevant = self.document >= 0
         self.gain = np.zeros(self.group.size)
         self.gain[self.relevant] = self.qrels.gain[self.document[self.relevant]]
-        self.system = self.group // max(len(self.qrels.questions), 1)
+        self.system = self.group // len(self.qrels.questions)
         self._nuggets()
 
     def _nuggets(self) -> None:
@@ -333,7 +333,7 @@ class _Ranking:
         return np.tile(values.astype(np.float64), self.systems.height)
 
     def _alpha_ndcg(self, depth: int, within: npt.NDArray[np.bool_], holes: Numbers) -> tuple[Numbers, Numbers]:
-        ideal = self._of_question(self.qrels.ideal_alpha(depth)[:, -1])
+        ideal = self._of_question(self.qrels.ideal_alpha(depth))
         value = _ratio(self._sum(within, self.novelty * self.discount), ideal)
         # Each hole supporting every nugget halves what later documents gain, and itself gains what is left of each
         # nugget: all of it at first, less ALPHA of every gain so far.
