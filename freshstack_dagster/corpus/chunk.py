@@ -187,17 +187,22 @@ def _parse(utf8: bytes, language: str | None) -> tuple[Any, str]:
         return None, f"too large to parse ({len(utf8)} bytes)"
     if grammar in _DEEP_BLOCKS and _DEEP_BLOCKS[grammar].search(utf8):
         return None, f"nested too deep for the grammar {grammar}"
+    late = f"the grammar {grammar} took longer than {PARSE_SECONDS} s"
     stop = time.thread_time() + PARSE_SECONDS
+
+    def read(offset: int, _: Any) -> bytes:
+        # Handing the text over in pieces costs nothing measurable, and lets a parse be stopped: between two of its
+        # steps by the other callback, and here inside a step, since some scanners read a long line again and again.
+        return b"" if time.thread_time() > stop else utf8[offset : offset + READ_BYTES]
+
     try:
-        # Handing the text over in pieces is what lets a parse be stopped; it costs nothing measurable.
-        tree = parser_of(grammar).parse(
-            lambda offset, _: utf8[offset : offset + READ_BYTES],
-            progress_callback=lambda _offset, _error: time.thread_time() > stop,
-        )
+        tree = parser_of(grammar).parse(read, progress_callback=lambda _offset, _error: time.thread_time() > stop)
     except (LookupError, OSError, ImportError) as error:
         return None, f"the grammar {grammar} cannot be had ({type(error).__name__})"
     except ValueError:
-        return None, f"the grammar {grammar} took longer than {PARSE_SECONDS} s"
+        return None, late
+    if time.thread_time() > stop:
+        return None, late
     root = tree.root_node
     broken = sum(child.end_byte - child.start_byte for child in root.children if child.is_error)
     if not root.child_count or root.is_error or broken > MAX_ERROR_SHARE * len(utf8):
