@@ -29,7 +29,8 @@ _NAMED_IN_REASON = 8
 
 _TOKEN = re.compile(r"[^\W\d][\w$]*(?:-[^\W_][\w$]*)*|\d[\d_,]*(?:\.\d+)*")
 _CODE_SPAN = re.compile(r"`([^`\n]+)`")
-_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+|\d+")
+# Where a token's parts meet: `snake_case`, `kebab-case`, `camelCase`, `HTMLParser`, `utf8`. Other scripts stay whole.
+_JOINT = re.compile(r"[_$-]+|(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _VERSION = re.compile(r"^[vV](\d+(?:\.\d+)*)$")
 _STOPWORDS_LIST = """
 a an the and or but if then else of to in on at by for from with without as into onto over under is are was were be
@@ -204,7 +205,7 @@ def _keys(token: str) -> tuple[str, ...]:
     keys = {f"#{version[1]}"} if version else set()
     if _is_compound(token):
         keys.add(f"={_folded(token)}")
-        keys |= {f"#{part}" for part in _PARTS.findall(token) if part.isdigit() and len(part) > 1}
+        keys |= {f"#{part}" for part in _parts(token) if part.isdigit() and len(part) > 1}
         # `matSort` in `mat-sort-header`: a hyphenated name also holds its own pieces.
         keys |= {f"={_folded(piece)}" for piece in token.split("-") if _is_compound(piece)}
     keys.update(_stems(token))
@@ -218,8 +219,12 @@ def _number(token: str) -> str | None:
     return token.replace("_", "").replace(",", "").rstrip(".") if token[0].isdigit() else None
 
 
+def _parts(token: str) -> list[str]:
+    return [part for part in _JOINT.split(token) if part]
+
+
 def _is_compound(token: str) -> bool:
-    return len(_PARTS.findall(token)) > 1
+    return len(_parts(token)) > 1
 
 
 def _folded(token: str) -> str:
@@ -229,7 +234,7 @@ def _folded(token: str) -> str:
 @lru_cache(maxsize=262_144)
 def _stems(token: str) -> tuple[str, ...]:
     """Stems of the parts of a token, without stop words, digits and single letters."""
-    parts = (part.lower() for part in _PARTS.findall(token))
+    parts = (part.lower() for part in _parts(token))
     return tuple({_stem(part) for part in parts if len(part) > 1 and not part.isdigit() and part not in _STOPWORDS})
 
 

@@ -105,6 +105,8 @@ def test_names_are_found():
         ("Since v17 components are standalone.", "Version 17 makes every component standalone."),
         ("Pass `--no-standalone` to the generator.", "ng new app --no-standalone  # the generator is passed a flag"),
         ("`max_rows` limits batches.", "max_rows: int  # limit of a batch"),
+        ("Die Größe des Puffers zählt Zeilen.", "# Zeilen: die GRÖSSE? nein, die Größe des Puffers zählt"),
+        ("設定 `最大値` 百件", "設定: 最大値 = 百件"),
     ],
 )
 def test_a_fact_is_found_in_other_dress(nugget, text):
@@ -141,9 +143,8 @@ def test_everyday_words_alone_are_no_support():
 
 
 def test_terms_are_identifiers_numbers_and_stems():
-    kinds = {
-        term.shown: term.kind for term in nugget_terms("Running `mat.define-palette` with retryOn, v17 and 3 lanes")
-    }
+    text = "Running `mat.define-palette` with retryOn, v17 and 3 lanes, größer"
+    kinds = {term.shown: term.kind for term in nugget_terms(text)}
     assert kinds == {
         "Running": "word",
         "mat": "word",
@@ -151,6 +152,7 @@ def test_terms_are_identifiers_numbers_and_stems():
         "retryOn": "identifier",
         "v17": "number",
         "lanes": "word",
+        "größer": "word",
     }
 
 
