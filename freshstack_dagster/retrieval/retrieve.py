@@ -13,13 +13,14 @@ import polars as pl
 
 from freshstack_dagster.errors import FreshstackError, SchemaError, SettingsError
 from freshstack_dagster.retrieval.base import Corpus, Opener, Progress, Retrieval, Workspace
-from freshstack_dagster.retrieval.fuse import fuse
+from freshstack_dagster.retrieval.fuse import fuse, ranked
 from freshstack_dagster.retrieval.topk import Ranking
 from freshstack_dagster.settings import Retriever, Topic
 from freshstack_dagster.tables import TABLES
 
 PLUGINS = "freshstack_dagster.retrievers"
-_BATCH = 64
+# Each batch of a dense retriever reads all passages once.
+_BATCH = 1000
 
 
 def retrieve(
@@ -56,7 +57,7 @@ def retrieve(
         rankings = search_all(open_retriever(retriever, corpus, workspace), texts, topic.pooling.run_depth, workspace)
         counts["seconds"] = time.perf_counter() - began
         counts["queries_without_results"] = sum(not len(ranking.rows) for ranking in rankings)
-        parts.append(_rows(queries, retriever.name, rankings, corpus))
+        parts.append(ranked(_rows(queries, retriever.name, rankings, corpus), topic.pooling.run_depth))
     runs = pl.concat(parts)
     runs = pl.concat([runs, fuse(runs, topic.pooling.fusion, keep=topic.pooling.run_depth)])
     return TABLES["runs"].conform(runs)
@@ -139,6 +140,11 @@ def _rows(queries: pl.DataFrame, name: str, rankings: list[Ranking], corpus: Cor
         )
     lengths = np.array([len(ranking.rows) for ranking in rankings], dtype=np.int64)
     rows = np.concatenate([ranking.rows for ranking in rankings]).astype(np.int64)
+    scores = np.concatenate([ranking.scores for ranking in rankings])
+    if len(scores) != len(rows) or ((rows < 0) | (rows >= len(corpus))).any():
+        raise FreshstackError(
+            f"retriever {name} returned rows outside 0 to {len(corpus) - 1}, or not one score a row; mend the retriever"
+        )
     of_query = np.repeat(np.arange(queries.height), lengths)
     ranks = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
     ids = pl.Series("doc_id", corpus.doc_ids, dtype=pl.String)
@@ -148,7 +154,7 @@ def _rows(queries: pl.DataFrame, name: str, rankings: list[Ranking], corpus: Cor
         retriever=pl.lit(name),
         doc_id=ids[rows],
         rank=pl.Series(ranks, dtype=pl.Int64),
-        score=pl.Series(np.concatenate([ranking.scores for ranking in rankings]), dtype=pl.Float64),
+        score=pl.Series(scores, dtype=pl.Float64),
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from freshstack_dagster.errors import SchemaError, SettingsError
+from freshstack_dagster.errors import FreshstackError, SchemaError, SettingsError
 from freshstack_dagster.retrieval import Corpus, Ranking, Workspace, lexical, lsa, retrieve
 from freshstack_dagster.retrieval import retrieve as retrieve_function
 from freshstack_dagster.settings import Retriever
@@ -229,13 +230,14 @@ class FromTheShelf:
 class _Point:
     name = "shelf"
 
+    def __init__(self, kind: type = FromTheShelf) -> None:
+        self.kind = kind
+
     def load(self) -> Any:
-        return lambda retriever, corpus, workspace: FromTheShelf(corpus)
+        return lambda retriever, corpus, workspace: self.kind(corpus)
 
 
 def test_a_plug_in_is_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     module = sys.modules[retrieve_function.__module__]
     monkeypatch.setattr(module, "entry_points", lambda group: [_Point()])
     topic = made.topic({"kind": "plugin", "name": "mine", "model": "shelf"})
@@ -248,3 +250,27 @@ def test_a_plug_in_is_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyP
             made.topic({"kind": "plugin", "name": "other"}),
             cache=tmp_path,
         )
+
+
+class Careless(FromTheShelf):
+    def search(self, queries: Sequence[str], depth: int) -> list[Ranking]:
+        return [Ranking(np.array([2, 0, 0, 1]), np.array([1.0, 1.0, 0.5, 3.0])) for _ in queries]
+
+
+class Broken(FromTheShelf):
+    def search(self, queries: Sequence[str], depth: int) -> list[Ranking]:
+        return [Ranking(np.array([len(self.corpus)]), np.array([1.0])) for _ in queries]
+
+
+def test_what_a_plug_in_returns_is_brought_to_the_one_order_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[retrieve_function.__module__]
+    topic = made.topic({"kind": "plugin", "name": "shelf"})
+    chunks = made.chunks({"a": "x", "b": "x", "c": "x"})
+    monkeypatch.setattr(module, "entry_points", lambda group: [_Point(Careless)])
+    runs = retrieve(made.queries({"1": "x"}), chunks, topic, cache=tmp_path)
+    assert runs.filter(retriever="shelf").select("doc_id", "rank").rows() == [("b", 1), ("a", 2), ("c", 3)]
+    monkeypatch.setattr(module, "entry_points", lambda group: [_Point(Broken)])
+    with pytest.raises(FreshstackError, match="retriever shelf returned rows outside 0 to 2"):
+        retrieve(made.queries({"1": "x"}), chunks, topic, cache=tmp_path)
