@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,6 +173,38 @@ def test_weights_hang_on_the_whole_pool_not_on_what_is_asked():
     few = PooledTexts(texts, {"1": [nugget]}).match(nugget, "1")
     many = PooledTexts(texts, {str(number): [nugget, "word2"] for number in range(50)}).match(nugget, "1")
     assert few == many
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "[",
+        "![",
+        "](",
+        "`",
+        "``` ",
+        "__a ",
+        "*a ",
+        "a.",
+        "a.b:",
+        "Error",
+        "> ",
+        "- ",
+        "x_",
+        "aB",
+        "1,",
+        "=> ",
+        ". A",
+        "?",
+    ],
+)
+def test_long_nonsense_is_read_in_time(piece):
+    text = piece * (60_000 // len(piece))
+    started = time.process_time()
+    statements = salient_statements("q", text)
+    smaller_questions(text, text)
+    assert PooledTexts({"it": text}, {"it": statements}).match(statements[0], "it")
+    assert time.process_time() - started < 3
 
 
 TEXTS = st.text(max_size=200) | st.lists(
