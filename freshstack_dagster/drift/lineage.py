@@ -2,9 +2,10 @@
 
 Three passes, each over what the ones before left open:
 
-1. **Equal text** (content hash). At the same place it is `unchanged`; at a place that is new it is `moved` (another
-   folder), `renamed` (another file name) or `migrated` (another repository); if the only equal text was there before,
-   two copies became one: `merged`.
+1. **Equal text**. At the same place it is `unchanged`; so is one of several chunks of a file whose text still stands
+   there whole, though the borders of the chunks moved. At a place that is new it is `moved` (another folder), `renamed`
+   (another file name) or `migrated` (another repository); if the only equal text was there before, two copies became
+   one: `merged`.
 2. **Shared passages** (winnowed fingerprints, weighted by rarity). The chunks that are new in the later snapshot and
    that together hold most of the old chunk's passages are its successors.
 3. **Shared symbols**: a class or function that is defined in no other chunk of the baseline, and now in a new one.
@@ -27,11 +28,10 @@ Progress = Callable[[str, int, int], None]
 
 # Shares of the old chunk's weight. With less than FOUND of its passages left an old chunk has no successor; elsewhere
 # than in its own file more is asked, because texts of a kind are alike without descending from each other. A successor
-# adds at least ADDS; from SAME_TEXT on a text counts as unchanged though the borders of the chunks moved.
+# adds at least ADDS.
 FOUND = 0.30
 FOUND_ELSEWHERE = 0.50
 ADDS = 0.20
-SAME_TEXT = 0.99
 # Elsewhere than in its own file, fewer shared passages than this are an accident of short texts.
 LEAST_PASSAGES = 5
 MOST_SUCCESSORS = 4
@@ -126,9 +126,9 @@ def _equal_text(corpora: Corpora) -> pl.DataFrame:
     old = corpora.old.select("old", *_PLACE, "name", "content_hash")
     new = corpora.new.select("new", "doc_id", *_PLACE, "name", "content_hash")
     here = old.join(new, on=[*_PLACE, "content_hash"], how="inner")
-    unchanged = (
-        here.group_by("old").agg(successors=pl.col("doc_id").sort()).select("old", _outcome("unchanged"), "successors")
-    )
+    in_place = here.group_by("old").agg(successors=pl.col("doc_id").sort())
+    under_other_borders = _whole_in_its_file(corpora.old.join(in_place, on="old", how="anti"), corpora)
+    unchanged = pl.concat([in_place, under_other_borders]).select("old", _outcome("unchanged"), "successors")
     left = old.join(unchanged, on="old", how="anti")
     pairs = left.join(new, on="content_hash", how="inner", suffix="_now")
     was_there = old.select(*_PLACE, "content_hash").unique().rename({name: f"{name}_now" for name in _PLACE})
@@ -148,7 +148,40 @@ def _equal_text(corpora: Corpora) -> pl.DataFrame:
         score=pl.lit(1.0),
         evidence=pl.when(pl.col("outcome") == "merged")
         .then(pl.lit("its copy elsewhere, which was there before, is the only one left"))
+        .when(pl.col("old").is_in(under_other_borders["old"].implode()))
+        .then(pl.lit("its text stands whole in its file, under other borders"))
         .otherwise(pl.lit("the same text")),
+    )
+
+
+def _whole_in_its_file(open_: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
+    """Chunks whose text stands whole in their file, white space aside: `old`, `successors`.
+
+    A file's only chunk is left out: the file is the chunk then, and text added to it has edited it.
+    """
+    squeezed = pl.col("text").str.replace_all(r"\s+", "")
+    several = corpora.old.group_by(_PLACE).len("chunks").filter(pl.col("chunks") > 1)
+    old = open_.join(several, on=_PLACE, how="semi").select("old", *_PLACE, text=squeezed)
+    new = corpora.new.join(old, on=_PLACE, how="semi").select("new", "doc_id", *_PLACE, text=squeezed)
+    new = new.sort("new").with_columns(to=pl.col("text").str.len_bytes().cum_sum().over(_PLACE))
+    files = new.group_by(_PLACE, maintain_order=True).agg(whole=pl.col("text").str.join(""))
+    found = (
+        old.join(files, on=_PLACE)
+        .select(
+            "old",
+            *_PLACE,
+            at=pl.col("whole").str.find(pl.col("text"), literal=True),
+            size=pl.col("text").str.len_bytes(),
+        )
+        .filter(pl.col("at").is_not_null() & (pl.col("size") > 0))
+    )
+    spans = new.select(*_PLACE, "new", "doc_id", "to", start=pl.col("to") - pl.col("text").str.len_bytes())
+    return (
+        found.join(spans, on=_PLACE)
+        .filter((pl.col("start") < pl.col("at") + pl.col("size")) & (pl.col("at") < pl.col("to")))
+        .sort("old", "new")
+        .group_by("old", maintain_order=True)
+        .agg(successors=pl.col("doc_id"))
     )
 
 
@@ -177,7 +210,7 @@ def _shared_passages(open_: pl.DataFrame, candidates: pl.DataFrame, baseline: pl
     stood = fingerprints(baseline.select(key="old", text="text")).rename({"key": "old"})
     new = fingerprints(candidates.select(key="new", text="text")).rename({"key": "new"})
     old = stood.join(open_.select("old"), on="old", how="semi")
-    spread = pl.concat([old.select("fingerprint"), new.select("fingerprint")])["fingerprint"].value_counts()
+    spread = pl.concat([stood.select("fingerprint"), new.select("fingerprint")])["fingerprint"].value_counts()
     rare = spread.filter(pl.col("count") <= MOST_CHUNKS_OF_A_PASSAGE).select(
         "fingerprint", weight=1 / pl.col("count").log1p()
     )
@@ -368,8 +401,6 @@ def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
     outcome = (
         pl.when("mostly_elsewhere")
         .then(pl.lit("migrated"))
-        .when(pl.col("at_home") & (pl.col("files") == 1) & (pl.col("covered") >= SAME_TEXT))
-        .then(pl.lit("unchanged"))
         .when(pl.col("at_home") & (pl.col("files") == 1))
         .then(pl.lit("edited"))
         .when(pl.col("files") > 1)
