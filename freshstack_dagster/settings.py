@@ -214,6 +214,16 @@ class Roles(Model):
     judge: ModelRole = ModelRole()
     annotators: dict[str, ModelRole] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _check(self) -> Roles:
+        judges = {"judge": self.judge, **self.annotators}
+        named: dict[tuple[str, str], str] = {}
+        for name, role in judges.items():
+            other = named.setdefault((role.provider, role.model), name)
+            if other != name:
+                raise ValueError(f"{name} and {other} are the same model; agreement with oneself says nothing")
+        return self
+
 
 class Budget(Model):
     """Spending caps in dollars; none means no paid call is refused. `prices` overrides dollars per million tokens."""
@@ -224,7 +234,11 @@ class Budget(Model):
 
 
 class Topic(Model):
-    """A subject with its question tags and its repositories."""
+    """A subject with its question tags and its repositories.
+
+    A question belongs to a snapshot if it was asked before the snapshot's end, or before `asked_before` if that is set.
+    `keep_partial` keeps questions of which only some nuggets are supported.
+    """
 
     name: str
     title: str
@@ -235,6 +249,7 @@ class Topic(Model):
     questions: QuestionSource | None = None
     repositories: tuple[Repository, ...]
     baseline: str | None = None
+    keep_partial: bool = False
     max_tokens: int = Field(default=2048, ge=64)
     seconds_per_file: float = Field(default=20, gt=0)
     max_file_bytes: int = Field(default=5_000_000, ge=1)

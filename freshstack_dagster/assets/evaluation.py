@@ -49,12 +49,16 @@ def describe_collection(stage: Stage) -> Built:
 )
 def score_pooling(stage: Stage) -> Built:
     """Every technique and retriever on the qrels (FreshStack, Table 4), with bounds for what nobody judged."""
-    from freshstack_dagster.evaluation.results import pooling_results
+    from freshstack_dagster.evaluation.results import incomplete_variants, pooling_results
 
-    results = pooling_results(
-        stage.read("runs"), stage.read("qrels"), stage.read("judgments"), stage.read("query_variants")
-    )
-    return Built({"pooling_results": results}, {"means": _means(results, ["setting", "variant", "retriever"])})
+    qrels, variants = stage.read("qrels"), stage.read("query_variants")
+    results = pooling_results(stage.read("runs"), qrels, stage.read("judgments"), variants)
+    lacking = {variant: len(questions) for variant, questions in incomplete_variants(variants, qrels).items()}
+    facts = {
+        "means": _means(results, ["setting", "variant", "retriever"]),
+        "variants without a mean, with the questions that lack a text": lacking or "none",
+    }
+    return Built({"pooling_results": results}, facts)
 
 
 @table_assets(

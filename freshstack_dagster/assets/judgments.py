@@ -34,17 +34,19 @@ def judge_pools(stage: Stage) -> Built:
     from freshstack_dagster.judging.support import error_share, judge_support
 
     topic = stage.topic
-    others = [(month, frame) for month, frame in stage.read_all("judgments").items() if month != stage.snapshot]
+    earlier = stage.read_all("judgments")
+    # Verdicts of this very snapshot are kept first of all: a changed pool then pays for its new pairs only.
+    own: list[tuple[str | None, pl.DataFrame]] = [(None, earlier.pop(stage.month))] if stage.month in earlier else []
     with open_models(stage) as models:
         judgments = judge_support(
             stage.read_questions(),
             stage.read("nuggets"),
             stage.read("pools"),
-            stage.scan("chunks").select("doc_id", "path", "content_hash", "tokens", "text"),
+            stage.scan("chunks").select("doc_id", "content_hash", "text"),
             models,
             topic.roles.judge,
             topic.judging,
-            earlier=others,
+            earlier=[*own, *earlier.items()],
             progress=partial(stage.progress(), "judging calls"),
         )
     verdicts = judgments.group_by("judge_kind", "judge", "verdict").len("pairs").sort("judge", "verdict")

@@ -10,14 +10,23 @@ from freshstack_dagster.assets.tables import Built, Stage, table_assets
     "question_outcomes",
     group="qrels",
     rooms=["evaluation"],
-    reads=["judgments", "nuggets", "questions"],
-    settings=lambda topic: str(topic.asked_before),
+    reads=["judgments", "nuggets", "questions", "chunks"],
+    settings=lambda topic: (str(topic.asked_before), topic.keep_partial),
 )
 def build_qrels(stage: Stage) -> Built:
-    """Questions without support, or with a nugget without support, leave the benchmark and are counted (section 4)."""
+    """Questions without support, or with a nugget without support, leave the benchmark and are counted.
+
+    These are the two filters of FreshStack's section 4; a topic that sets `keep_partial` leaves the second one out.
+    """
     from freshstack_dagster.evaluation.qrels import build_qrels as build
 
-    qrels, outcomes = build(stage.read("judgments"), stage.read("nuggets"), stage.read_questions())
+    qrels, outcomes = build(
+        stage.read("judgments"),
+        stage.read("nuggets"),
+        stage.read_questions(),
+        doc_ids=stage.scan("chunks").select("doc_id").collect()["doc_id"],
+        keep_partial=stage.topic.keep_partial,
+    )
     facts = {
         "questions, by outcome": outcomes.group_by("outcome").len("questions").sort("outcome").to_dicts(),
         "relevant pairs": qrels.filter(qrels["relevance"] > 0).height,

@@ -16,7 +16,7 @@ def _settings(topic: Topic) -> Any:
 
 
 def _source_file(stage: Stage) -> Any:
-    path = stage.topic.questions and stage.topic.questions.path
+    path = stage.topic.questions.path if stage.topic.questions else None
     if path is None or not path.is_file():
         return None
     status = path.stat()

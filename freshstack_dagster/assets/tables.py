@@ -6,6 +6,7 @@ code of its rooms) equals the one its tables were built from; it then reports th
 """
 
 import hashlib
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,7 +253,7 @@ def _spec(
         code_version=version,
         owners=["team:benchmark"],
         tags={"freshstack/stage": group},
-        description=f"{table.description}\n\n{(function.__doc__ or '').strip()}".strip(),
+        description=f"{table.description}\n\n{inspect.getdoc(function) or ''}".strip(),
         metadata={"dagster/column_schema": dg.TableSchema(columns=columns), "key": ", ".join(table.key)},
     )
 

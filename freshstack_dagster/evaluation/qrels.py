@@ -20,6 +20,7 @@ def build_qrels(
     *,
     judge: str | None = None,
     doc_ids: Collection[str] | pl.Series | None = None,
+    keep_partial: bool = False,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Turn verdicts into the tables `qrels` and `question_outcomes`.
 
@@ -31,12 +32,13 @@ def build_qrels(
     An error is unjudged: it makes no row, and it never decides a question. A nugget is supported if a chunk supports
     it, unsupported if every one of its verdicts says so, and otherwise open. A question's outcome is
 
-    - `kept`: every nugget is supported;
+    - `kept`: every nugget is supported (with `keep_partial`: at least one is);
     - `partial_support`: some are, and some are unsupported;
     - `no_support`: all its nuggets are unsupported;
     - `not_judged`: it has no nuggets, or open ones leave undecided which of these it is.
 
-    Both filters of section 4 apply: only kept questions have rows in `qrels`.
+    Both filters of section 4 apply: only kept questions have rows in `qrels`. `keep_partial` leaves the second one out,
+    for topics too small to lose questions to it; measures then rest on the nuggets that have support.
 
     Raises EvaluationError if several judges are there and none is named, if a named judge judged nothing, if judgments
     name nuggets that `nuggets` lacks, or qrels a document that `doc_ids` lacks.
@@ -45,7 +47,7 @@ def build_qrels(
     verdicts = judgments.join(asked, on="question_id", how="semi")
     _refuse_unknown_nuggets(verdicts, nuggets)
     pairs = _pairs(_of_judge(verdicts, judge))
-    outcomes = _outcomes(pairs, nuggets.join(asked, on="question_id", how="semi"), asked)
+    outcomes = _outcomes(pairs, nuggets.join(asked, on="question_id", how="semi"), asked, keep_partial)
     kept = outcomes.filter(pl.col("outcome") == "kept")
     qrels = (
         pairs.filter(pl.col("relevance").is_not_null())
@@ -80,7 +82,7 @@ def _pairs(verdicts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _outcomes(pairs: pl.DataFrame, nuggets: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+def _outcomes(pairs: pl.DataFrame, nuggets: pl.DataFrame, asked: pl.DataFrame, keep_partial: bool) -> pl.DataFrame:
     by_nugget = pairs.group_by("nugget_id").agg(
         supported=(pl.col("relevance") == 1).any(),
         unsupported=(pl.col("relevance") == 0).all() & pl.col("relevance").is_not_null().all(),
@@ -109,7 +111,7 @@ def _outcomes(pairs: pl.DataFrame, nuggets: pl.DataFrame, asked: pl.DataFrame) -
         "relevant_docs",
         outcome=pl.when(all_of == 0)
         .then(pl.lit("not_judged"))
-        .when(some == all_of)
+        .when((some == all_of) | ((some > 0) & keep_partial))
         .then(pl.lit("kept"))
         .when(pl.col("unsupported") == all_of)
         .then(pl.lit("no_support"))
