@@ -28,6 +28,8 @@ _STATEFUL = [
 ]
 _NOT_GUESSED = [*_STATEFUL, "utf_8_sig", "utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le"]
 _CONTROL = re.compile(rb"[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]")
+_HIGH = re.compile(rb"[\x80-\xff]")
+_HIGH_PAIR = re.compile(rb"[\x80-\xff]{2}")
 
 
 class NotText(Exception):
@@ -108,8 +110,12 @@ def _guessed(data: bytes) -> Document:
     if len(_CONTROL.findall(data)) * 20 > len(data):
         raise NotText("binary", "control characters, and no UTF-8")
     sample = b"\n".join(line for line in data[: 1 << 20].splitlines() if not line.isascii())[:DETECTION_SAMPLE_BYTES]
-    best = charset_normalizer.from_bytes(sample or data[:DETECTION_SAMPLE_BYTES], cp_exclusion=_NOT_GUESSED).best()
-    names = [best.encoding] if best is not None and best.encoding != "utf_8" else []
+    names: list[str] = []
+    if not _lone_western_letters(sample):
+        found = list(charset_normalizer.from_bytes(sample, cp_exclusion=_NOT_GUESSED))
+        # Short Western text fits its sisters as well; in repositories it is the likeliest.
+        names = [match.encoding for match in found if match.chaos == found[0].chaos and match.encoding != "utf_8"]
+        names = ["cp1252"] if "cp1252" in names else names[:1]
     for name in [*names, "cp1252", "latin-1"]:
         try:
             text = data.decode(name)
@@ -122,3 +128,8 @@ def _guessed(data: bytes) -> Document:
         encoding = codecs.lookup(name).name
         return Document(data, text, utf8, encoding, "encoding detected" if name in names else "encoding assumed")
     raise NotText("binary", "no known encoding")  # out of reach: latin-1 decodes any bytes
+
+
+def _lone_western_letters(sample: bytes) -> bool:
+    """Rare bytes outside ASCII, never two together: a name or a sign in Western text, too little to detect by."""
+    return len(_HIGH.findall(sample)) * 10 < len(sample) and _HIGH_PAIR.search(sample) is None

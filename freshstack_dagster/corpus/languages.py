@@ -9,11 +9,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-# Known by name; there is no grammar for them (or one that cuts worse than lines do, as for tables).
+# Known by name; there is no grammar for them, or one that is not to be used.
 WITHOUT_GRAMMAR = frozenset(
     [
         *("text", "mdx", "batch", "csv", "tsv", "diff", "lock", "log", "gosum", "json5", "asciidoc", "protobuf_text"),
         *("awk", "sed", "gdscript_resource", "gdshader", "visualbasic", "crystal", "coffeescript", "less", "sass"),
+        # Scanners of these two can loop for ever on a few bytes.
+        *("cobol", "perl"),
         *("stylus", "handlebars", "jinja", "liquid", "pug", "slim", "haml", "graphviz", "plantuml", "notebook"),
     ]
 )
