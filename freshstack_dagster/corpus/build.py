@@ -22,6 +22,7 @@ from freshstack_dagster.corpus.git import SUBMODULE, SYMLINK, TreeEntry, list_tr
 from freshstack_dagster.corpus.languages import language_of
 from freshstack_dagster.corpus.mirrors import ensure_commit, open_mirror
 from freshstack_dagster.corpus.paths import path_filter
+from freshstack_dagster.corpus.pdf import pdf_reader
 from freshstack_dagster.corpus.workers import BATCH_BYTES, Cuts, Job, cut, cut_all
 from freshstack_dagster.errors import CorpusError
 from freshstack_dagster.settings import Repository, Topic, snapshot_end
@@ -32,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 # Starting a worker takes about a second; below this much new text the process itself is faster. Small files only:
 # in the process itself nothing can stop a grammar that loops.
 IN_PROCESS_BYTES = 1_500_000
-IN_PROCESS_FILE_BYTES = 100_000
+IN_PROCESS_FILE_BYTES = 50_000
 # Files that are no text by intent or nature: `lost_languages` does not miss their chunks.
 NOT_TEXT = ("binary", "excluded", "symlink", "submodule", "lfs_pointer", "empty")
 
@@ -51,16 +52,18 @@ class Corpus:
     report: dict[str, Any] = field(default_factory=dict)
 
 
-def resolve_commits(topic: Topic, snapshot: str, mirrors: Path) -> pl.DataFrame:
+def resolve_commits(topic: Topic, snapshot: str, mirrors: Path, *, progress: Progress | None = None) -> pl.DataFrame:
     """The table `commits`: the commit of each of the topic's repositories at a snapshot.
 
-    Mirrors are cloned or fetched as needed. Raises CorpusError naming the repository that cannot be resolved, and two
+    Mirrors are cloned or fetched as needed; `progress` is called before each with what is done, and repositories done
+    and in all. Raises CorpusError naming the repository that cannot be resolved, and two
     repositories that are one under two names.
     """
     _refuse_two_names(topic)
     rows: list[dict[str, Any]] = []
     by_commit: dict[str, str] = {}
-    for repository in topic.repositories:
+    for number, repository in enumerate(topic.repositories):
+        (progress or _silent)(f"resolving {repository.name}", number, len(topic.repositories))
         pin = repository.pins.get(snapshot)
         mirror = open_mirror(repository, mirrors, fetch_until=None if pin else snapshot_end(snapshot))
         if pin:
@@ -203,7 +206,7 @@ class _Builder:
             head = head_tokens(entry.path) if outcome is None else None
             url = chunk_url(repository, commit, entry.raw_path)
             facts = (repository.alias, entry.path, entry.blob, entry.bytes, outcome, detail)
-            rows.append((*facts, language, language or "", head, url))
+            rows.append((*facts, language, _language_key(entry.path, language), head, url))
         listed = pl.DataFrame(rows, schema=_LISTED, orient="row")
         settled = listed.filter(pl.col("outcome").is_not_null())
         self.files.append(_file_rows(settled.with_columns(encoding=pl.lit(None, pl.String), chunks=pl.lit(0))))
@@ -338,15 +341,23 @@ class _Builder:
         }
 
 
+def _language_key(path: str, language: str | None) -> str:
+    """What the cuts of a blob hang on besides its bytes: the language by its name; for a PDF, its reader."""
+    if path.lower().endswith(".pdf"):
+        return f"pdf by {pdf_reader()}"
+    return language or ""
+
+
 def _file_rows(files: pl.DataFrame) -> pl.DataFrame:
     return files.select(pl.col(name).cast(dtype) for name, dtype in TABLES["files"].schema.items())
 
 
 def _chunk_rows(files: pl.DataFrame, cuts: pl.DataFrame) -> pl.DataFrame:
     """Rows of `chunks` from files (with entry, head and url) and the cuts of their entries."""
-    # Lines of a notebook's extracted text are not lines of the page.
+    # Lines of the text that was taken out of a notebook or a PDF are not lines of the page.
     fragment = pl.format("#L{}-L{}", "start_line", "end_line")
-    url = pl.when(pl.col("language_key") == "notebook").then("url").otherwise(pl.col("url") + fragment)
+    extracted = (pl.col("language_key") == "notebook") | pl.col("language_key").str.starts_with("pdf by")
+    url = pl.when(extracted).then("url").otherwise(pl.col("url") + fragment)
     return (
         files.select("repository", "path", "entry", "head", "url", "language", "language_key")
         .join(cuts, on="entry")

@@ -293,16 +293,8 @@ def _commit(mirror: Path, repository: Repository, branch: str | None, commit: st
 
 
 def _git(mirror: Path, *arguments: str, where: str, stdin: bytes = b"") -> bytes:
-    try:
-        ran = subprocess.run(
-            ["git", "--git-dir", str(mirror), *arguments],
-            input=stdin,
-            capture_output=True,
-            env=reading_environment(),
-            check=False,
-        )
-    except OSError as error:
-        raise CorpusError(f"{where}: git cannot be run ({error.strerror}); install git") from error
+    """Output of a git command. Raises CorpusError if it fails."""
+    ran = _run(mirror, *arguments, where=where, stdin=stdin)
     if b"promisor remote" in ran.stderr:  # git from 2.45 on lists such blobs as missing instead
         raise CorpusError(
             f"{where}: a partial clone, some of its blobs were never fetched; "
@@ -314,14 +306,17 @@ def _git(mirror: Path, *arguments: str, where: str, stdin: bytes = b"") -> bytes
 
 
 def _try(mirror: Path, *arguments: str) -> str | None:
-    ran = subprocess.run(
-        ["git", "--git-dir", str(mirror), *arguments],
-        capture_output=True,
-        env=reading_environment(),
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    """Output of a git command that may find nothing, which is then None."""
+    ran = _run(mirror, *arguments, where=str(mirror))
     return ran.stdout.decode("utf-8", "replace").strip() if ran.returncode == 0 else None
+
+
+def _run(mirror: Path, *arguments: str, where: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "--git-dir", str(mirror), *arguments]
+    try:
+        return subprocess.run(command, input=stdin, capture_output=True, env=reading_environment(), check=False)
+    except OSError as error:
+        raise CorpusError(f"{where}: git cannot be run ({error.strerror}); install git") from error
 
 
 def first_complaint(stderr: bytes) -> str:

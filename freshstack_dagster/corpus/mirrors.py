@@ -15,6 +15,7 @@ import base64
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -32,6 +33,8 @@ from freshstack_dagster.corpus.history import build_history
 from freshstack_dagster.errors import CorpusError
 from freshstack_dagster.settings import Repository
 
+log = logging.getLogger(__name__)
+
 TOKEN_VARIABLE = "FRESHSTACK_GIT_TOKEN"
 _HELPER = f'!f() {{ test "$1" = get && printf "username=x-access-token\\npassword=%s\\n" "${TOKEN_VARIABLE}"; }}; f'
 _BRANCHES = "+refs/heads/*:refs/heads/*"
@@ -48,6 +51,7 @@ def open_mirror(repository: Repository, mirrors: Path, *, fetch_until: datetime 
     """
     if repository.path is not None:
         return _local_git_directory(repository, repository.path)
+    _refuse_a_password(repository)
     mirrors.mkdir(parents=True, exist_ok=True)
     if repository.history is not None:
         built = mirrors / f"{_slug(repository.name)}-{_digest(str(repository.history.resolve()))}.git"
@@ -116,6 +120,7 @@ def _fetch(repository: Repository, mirror: Path, lock: int) -> None:
     """Fetch every branch and note the default one."""
     started = time.time()
     url = repository.clone_url
+    log.info("fetching %s from %s", repository.name, url)
     # First the default branch: a small question that also tells a wrong address, token or name at once.
     answer = _run(repository, mirror, lock, "ls-remote", "--symref", "--", url, "HEAD")
     named = re.search(rb"^ref: refs/heads/(.+)\tHEAD$", answer, re.MULTILINE)
@@ -171,6 +176,9 @@ def _run(repository: Repository, mirror: Path, lock: int, *arguments: str) -> by
         ("maintenance.auto", "false"),
         ("fetch.recurseSubmodules", "false"),
         ("protocol.ext.allow", "never"),
+        # A connection that stands still for two minutes is dead.
+        ("http.lowSpeedLimit", "1"),
+        ("http.lowSpeedTime", "120"),
         ("core.askPass", ""),
         ("credential.helper", ""),
     ]
@@ -223,13 +231,16 @@ def _place(url: str) -> str:
     return f"{address.netloc}{address.path}".lower().rstrip("/").removesuffix(".git")
 
 
-def _token(repository: Repository) -> str | None:
+def _refuse_a_password(repository: Repository) -> None:
     address = urlsplit(repository.clone_url)
     if address.password is not None or (address.scheme in ("http", "https") and address.username is not None):
         raise CorpusError(
             f"repository {repository.name}: `url` holds a name or password; put the token into an environment variable "
             "and name that in `token_env`"
         )
+
+
+def _token(repository: Repository) -> str | None:
     if repository.token_env is None:
         return None
     token = os.environ.get(repository.token_env, "").strip()

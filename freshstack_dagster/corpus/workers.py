@@ -22,9 +22,13 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from freshstack_dagster.corpus.pdf import NotReadable, is_pdf, pdf_reader, pdf_text
 from freshstack_dagster.errors import CorpusError
+
+if TYPE_CHECKING:
+    from freshstack_dagster.corpus.chunk import ChunkedFile
 
 CUT_COLUMNS = (
     *("start_byte", "end_byte", "start_char", "end_char", "start_line", "end_line"),
@@ -69,10 +73,12 @@ def cut(path: str, data: bytes, max_tokens: int, as_text: str | None = None) -> 
     """Chunk one file in this process; `as_text` gives the reason for doing so without its grammar."""
     from freshstack_dagster.corpus import chunk
 
-    if as_text is None:
-        file = chunk.chunk_document(path, data, max_tokens=max_tokens)
-    else:
+    if as_text is not None:
         file = chunk.chunk_as_text(path, data, max_tokens=max_tokens, detail=as_text)
+    elif is_pdf(path, data) and pdf_reader() is not None:
+        file = _cut_pdf(path, data, max_tokens)
+    else:
+        file = chunk.chunk_document(path, data, max_tokens=max_tokens)
     chunks = file.chunks
     columns: tuple[list[Any], ...] = (
         *([getattr(one, name) for one in chunks] for name in CUT_COLUMNS[:7]),
@@ -81,6 +87,17 @@ def cut(path: str, data: bytes, max_tokens: int, as_text: str | None = None) -> 
     )
     head = chunk.head_tokens(path)
     return Cuts(file.outcome, file.encoding, file.language, file.detail, head, *file.head_range, columns)
+
+
+def _cut_pdf(path: str, data: bytes, max_tokens: int) -> ChunkedFile:
+    from freshstack_dagster.corpus.chunk import chunk_as_text, chunk_document
+
+    try:
+        text = pdf_text(data)
+    except NotReadable as why:
+        return replace(chunk_document(path, data, max_tokens=max_tokens), detail=f"PDF: {why}")
+    file = chunk_as_text(path, text.encode(), max_tokens=max_tokens, detail="offsets are of the text read from the PDF")
+    return replace(file, encoding=None, language="pdf")
 
 
 def cut_all(
