@@ -380,3 +380,107 @@ def test_any_json_is_a_notebook_or_text(value: Any) -> None:
 
 
 # -- the cuts of the reference -----------------------------------------------------------------------------------------
+
+# Sources made up for this test, and the spans that the reference package 0.0.6 gives for them at 200 tokens.
+SOURCES = {
+    "owner/name/a.py": '"""Module."""\n\nimport os\n\n\n'
+    + "".join(
+        f'class Case{i}:\n    """Case number {i}."""\n\n'
+        + "".join(
+            f"    def method_{i}_{j}(self, value: int) -> int:\n        # Adds {j}.\n        return value + {i * j}\n\n"
+            for j in range(i % 5 + 1)
+        )
+        + "\n"
+        for i in range(14)
+    ),
+    "owner/name/b.md": "# Guide\n\nIntroduction.\n\n"
+    + "".join(
+        f"## Part {i}\n\n"
+        f"Some words about part {i}, with `code_{i}` and a [link](https://example.org/{i}).\n\n```bash\nrun --part {i}\n```\n\n"
+        + "".join(f"- item {j} of {i}\n" for j in range(i))
+        + "\n"
+        for i in range(12)
+    ),
+    "owner/name/c.ts": 'import { a } from "./a";\n\n'
+    + "".join(
+        f"export function handle{i}(input: string): string {{\n  if (input.length > {i}) {{\n"
+        f"    return input.slice({i});\n  }}\n  return `${{input}}-{i}`;\n}}\n\n"
+        for i in range(25)
+    ),
+    "owner/name/d.txt": "".join(
+        f"Paragraph {i} has a few words in it, and then a few more.\nIts second line, too.\n" + ("\n" * (i % 4))
+        for i in range(40)
+    ),
+    "owner/name/e.php": "<?php\n\nnamespace App;\n\nclass Service\n{\n"
+    + "".join(
+        f"    /** Step {i}. */\n    public function step{i}(array $in): array\n    {{\n"
+        f"        return array_merge($in, ['k{i}' => {i}]);\n    }}\n\n"
+        for i in range(20)
+    )
+    + "}\n",
+    "owner/name/f.yaml": "services:\n"
+    + "".join(
+        f'  service{i}:\n    image: repo/image:{i}\n    ports:\n      - "{8000 + i}:80"\n'
+        f"    environment:\n      NAME: service-{i}\n"
+        for i in range(30)
+    ),
+}
+
+REFERENCE = {
+    "owner/name/a.py": [
+        (0, 371),
+        (374, 678),
+        (681, 1074),
+        (1077, 1561),
+        (1564, 1908),
+        (1911, 2216),
+        (2219, 2614),
+        (2617, 3102),
+        (3105, 3457),
+        (3460, 3771),
+        (3774, 4176),
+    ],
+    "owner/name/b.md": [
+        (0, 268),
+        (268, 568),
+        (568, 739),
+        (739, 924),
+        (924, 1123),
+        (1123, 1336),
+        (1336, 1563),
+        (1563, 1804),
+        (1804, 2074),
+        (2074, 2360),
+    ],
+    "owner/name/c.ts": [
+        (0, 420),
+        (422, 816),
+        (818, 1212),
+        (1214, 1616),
+        (1618, 2024),
+        (2026, 2432),
+        (2434, 2840),
+        (2842, 3248),
+        (3250, 3384),
+    ],
+    "owner/name/d.txt": [(0, 632), (636, 1274), (1278, 1918), (1922, 2562), (2566, 3210)],
+    "owner/name/e.php": [(0, 423), (428, 891), (897, 1278), (1283, 1761), (1767, 2160), (2165, 2520)],
+    "owner/name/f.yaml": [
+        (0, 425),
+        (428, 841),
+        (844, 1263),
+        (1266, 1691),
+        (1694, 2119),
+        (2122, 2547),
+        (2550, 2975),
+        (2978, 3190),
+    ],
+}
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_cuts_are_the_references(path: str) -> None:
+    data = SOURCES[path].encode()
+    file = chunk_document(path, data, max_tokens=200)
+    check(path, data, 200, file)
+    assert [(c.start_byte, c.end_byte) for c in file.chunks] == REFERENCE[path]
