@@ -1,4 +1,4 @@
-"""The cache of replies: content-addressed, one small file a reply, shared by any number of processes.
+"""The cache of replies: content-addressed, one small file a reply, shared by any number of processes and machines.
 
 A reply is stored as it came, before it is judged good or bad, so a killed run repeats no paid call. A bad reply is
 asked for again under the next attempt's key: the key holds provider, model, address, parameters, prompt, schema and the
@@ -7,6 +7,7 @@ number of the attempt. So a second run walks through the same attempts without p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,9 +24,17 @@ from freshstack_dagster.settings import ModelRole
 # Raised when the meaning of an entry changes, which makes every older entry unknown.
 VERSION = 1
 
+# Environment variable with the address of an object store that machines share.
+SHARED_REPLIES = "FRESHSTACK_REPLIES"
+
 
 class ReplyStore(Protocol):
-    """Where replies lie: anything that keeps bytes under a key. `put` is atomic; the first writer of a key wins."""
+    """Where replies lie: anything that keeps bytes under a key. `put` is atomic; the first writer of a key wins.
+
+    `far` if reading waits for a network.
+    """
+
+    far: bool
 
     def get(self, key: str) -> bytes | None:
         """The bytes under `key`, or None."""
@@ -38,6 +47,8 @@ class ReplyStore(Protocol):
 
 class FileStore:
     """Replies as files `ab/abcdef….json` below a folder, written beside and renamed."""
+
+    far = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,10 +81,68 @@ class FileStore:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise ModelError(
                 f"{path}: the reply cannot be cached: {error.strerror}; free the disk, run again"
             ) from error
+
+
+class SharedStore:
+    """Replies in an object store that several machines share, with a folder of this machine before it."""
+
+    far = True
+
+    def __init__(self, near: FileStore, filesystem: Any, prefix: str) -> None:
+        self.near = near
+        self._filesystem = filesystem
+        self._prefix = prefix.rstrip("/")
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes under `key`, from near or far, or None."""
+        value = self.near.get(key)
+        if value is None:
+            try:
+                with self._filesystem.open_input_stream(self._path(key)) as stream:
+                    value = stream.read()
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise ModelError(f"the shared cache of replies cannot be read at {self._path(key)}: {error}") from None
+            self.near.put(key, value)
+        return value
+
+    def put(self, key: str, value: bytes, *, replace: bool = False) -> None:
+        """Keep `value` near, then far; an object appears whole or not at all."""
+        self.near.put(key, value, replace=replace)
+        try:
+            with self._filesystem.open_output_stream(self._path(key)) as stream:
+                stream.write(value)
+        except OSError as error:
+            raise ModelError(f"the shared cache of replies cannot be written at {self._path(key)}: {error}") from None
+
+    def _path(self, key: str) -> str:
+        return f"{self._prefix}/{key[:2]}/{key}.json"
+
+
+def open_store(folder: Path, url: str | None = None) -> ReplyStore:
+    """The store of replies: the folder, and behind it the object store at `url` (s3://, gs://, abfs://), if any.
+
+    Raises ModelError if the address is not one of an object store.
+    """
+    if url is None:
+        return FileStore(folder)
+    if "://" not in url or url.startswith("file:"):
+        raise ModelError(f"{SHARED_REPLIES}: {public_url(url)} is no object store; give s3://bucket/prefix or the like")
+    from pyarrow import ArrowException
+    from pyarrow.fs import FileSystem
+
+    try:
+        filesystem, prefix = FileSystem.from_uri(url)
+    except (ArrowException, OSError, ValueError) as error:
+        why = str(error).splitlines()[0].replace(url, public_url(url))
+        raise ModelError(f"{SHARED_REPLIES}: {public_url(url)} cannot be opened: {why}") from None
+    return SharedStore(FileStore(folder), filesystem, prefix)
 
 
 def reply_key(role: ModelRole, request: Request, attempt: int) -> str:

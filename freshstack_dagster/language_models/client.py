@@ -24,7 +24,7 @@ import polars as pl
 from freshstack_dagster.errors import BudgetError, ModelError
 from freshstack_dagster.language_models.batch import Gatherer, Item, read_open
 from freshstack_dagster.language_models.budget import Reservation, Spending
-from freshstack_dagster.language_models.cache import FileStore, read_reply, reply_key, write_reply
+from freshstack_dagster.language_models.cache import SHARED_REPLIES, open_store, read_reply, reply_key, write_reply
 from freshstack_dagster.language_models.limits import RateLimit
 from freshstack_dagster.language_models.prices import Price, load_prices
 from freshstack_dagster.language_models.providers import (
@@ -54,10 +54,11 @@ _PROGRESS_SECONDS = 10.0
 class Models:
     """The language models of one run: cache, budget and a record of every call.
 
-    `cache` is the folder of replies, ledgers and open batches. `snapshot` is noted on each call. `progress` gets a line
-    of text now and then. `run` joins several objects under one cap per run; without it each object is a run. Requests
-    of a batch gather until none came for `batch_gather_seconds`, the batch is asked for every `batch_poll_seconds`,
-    and after `batch_wait_seconds` (None: as long as it takes) the run stops and leaves it to the next one.
+    `cache` is the folder of replies, ledgers and open batches; the environment variable FRESHSTACK_REPLIES names an
+    object store behind it that machines share. `snapshot` is noted on each call. `progress` gets a line of text now and
+    then. `run` joins several objects under one cap per run; without it each object is a run. Requests of a batch gather
+    until none came for `batch_gather_seconds`, the batch is asked for every `batch_poll_seconds`, and after
+    `batch_wait_seconds` (None: as long as it takes) the run stops and leaves it to the next one.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Models:
         self.snapshot = snapshot
         self.environ = environ
         self.folder = cache
-        self.store = FileStore(cache / "replies")
+        self.store = open_store(cache / "replies", environ.get(SHARED_REPLIES))
         self.run = run or secrets.token_hex(8)
         self.spending = Spending(cache / "spending", budget, self.run)
         self.prices = load_prices(budget.prices)
@@ -274,7 +275,7 @@ class Caller:
             await asyncio.wait([flight])
         flights[key] = flight = asyncio.get_running_loop().create_future()
         try:
-            if (cached := self._cached(request, key, attempt)) is not None:
+            if (cached := await self._cached(request, key, attempt)) is not None:
                 return cached
             if self._role.cache == "only":
                 if first:
@@ -288,11 +289,12 @@ class Caller:
             del flights[key]
             flight.set_result(None)
 
-    def _cached(self, request: Request, key: str, attempt: int) -> Reply | None:
+    async def _cached(self, request: Request, key: str, attempt: int) -> Reply | None:
         if self._role.cache == "refresh" and key not in self._models.fresh:
             return None
         started = time.monotonic()
-        cached = read_reply(self._models.store, key)
+        store = self._models.store
+        cached = await asyncio.to_thread(read_reply, store, key) if store.far else read_reply(store, key)
         if cached is not None:
             seconds = time.monotonic() - started
             asked = Asked.of(request, attempt)
@@ -365,7 +367,7 @@ class Caller:
         try:
             gatherer = self._gatherer()
             await gatherer.ready()
-            if (cached := self._cached(request, key, attempt)) is not None:
+            if (cached := await self._cached(request, key, attempt)) is not None:
                 return cached
             reservation = None
             if not gatherer.knows(key):
