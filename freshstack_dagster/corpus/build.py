@@ -6,11 +6,13 @@ worker processes when there is enough to do; frames are put together by columns,
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +20,15 @@ from urllib.parse import quote
 import polars as pl
 
 from freshstack_dagster.corpus.cache import SHARD_BYTES, CutCache, frame_of_cuts, frame_of_entries, matches
-from freshstack_dagster.corpus.git import SUBMODULE, SYMLINK, TreeEntry, list_tree, read_blobs, resolve_snapshot
+from freshstack_dagster.corpus.git import (
+    SUBMODULE,
+    SYMLINK,
+    TreeEntry,
+    UnknownBranch,
+    list_tree,
+    read_blobs,
+    resolve_snapshot,
+)
 from freshstack_dagster.corpus.languages import language_of
 from freshstack_dagster.corpus.mirrors import ensure_commit, open_mirror
 from freshstack_dagster.corpus.paths import path_filter
@@ -27,6 +37,8 @@ from freshstack_dagster.corpus.workers import BATCH_BYTES, Cuts, Job, cut, cut_a
 from freshstack_dagster.errors import CorpusError
 from freshstack_dagster.settings import Repository, Topic, snapshot_end
 from freshstack_dagster.tables import TABLES
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 
@@ -68,7 +80,11 @@ def resolve_commits(topic: Topic, snapshot: str, mirrors: Path, *, progress: Pro
         mirror = open_mirror(repository, mirrors, fetch_until=None if pin else snapshot_end(snapshot))
         if pin:
             ensure_commit(repository, mirrors, mirror, pin)
-        commit = resolve_snapshot(mirror, repository, snapshot)
+        try:
+            commit = resolve_snapshot(mirror, repository, snapshot)
+        except UnknownBranch:  # made since the last fetch, perhaps
+            mirror = open_mirror(repository, mirrors, fetch_until=datetime.now(UTC))
+            commit = resolve_snapshot(mirror, repository, snapshot)
         if commit.commit in by_commit:
             raise CorpusError(
                 f"topic {topic.name}, snapshot {snapshot}: {by_commit[commit.commit]} and {repository.name} are one "
@@ -239,9 +255,14 @@ class _Builder:
     def _from_cache(self) -> None:
         waiting = self.waiting.drop("outcome", "detail", "language")
         found = self.cache.lookup(waiting, self.topic.seconds_per_file)
-        self.cached.append(found.select("repository", "bytes"))
         for (shard,), rows in found.group_by("shard"):
-            self._settle(rows, self.cache.read(str(shard), rows.filter(pl.col("chunks") > 0)["entry"]))
+            try:
+                cuts = self.cache.read(str(shard), rows.filter(pl.col("chunks") > 0)["entry"])
+            except CorpusError as error:  # a loss of time, not of the snapshot
+                log.warning("%s", error)
+                continue
+            self.cached.append(rows.select("repository", "bytes"))
+            self._settle(rows, cuts)
 
     def _chunk_blobs(self, files: pl.DataFrame) -> None:
         """Chunk each row's blob, and settle all waiting files that its cuts fit."""

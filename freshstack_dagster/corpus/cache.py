@@ -5,14 +5,16 @@ of the path that heads each document, on the path. That last one is an interval:
 has between `low` and `high` tokens, and tokens are stored without the head. So a file that moves is found again.
 
 Cuts lie in immutable Parquet shards below one folder a chunker version and limit. A shard is two files:
-`….entries.parquet` (a row a blob) and `….cuts.parquet` (a row a chunk, its text included: reading it back
-costs a sixth of reading and cutting the blob again, see the benchmark). The entries are written last and by rename, so
-a killed run leaves whole shards or none, and any number of runs read and write at once; a blob that two of them cut at
-the same time is there twice, equal.
+`….entries.parquet` (a row a blob) and `….cuts.parquet` (a row a chunk, its text included: reading it back costs a
+sixth of reading the blob from git and cutting it again, see the benchmark). The entries are written last and by
+rename, so a killed run leaves whole shards or none, and any number of runs read and write at once; a blob that two of
+them cut at the same time is there twice, equal. The folder may be deleted at any time: that costs the next build its
+head start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -92,6 +94,10 @@ class CutCache:
             raise CorpusError(f"{self.folder}: the cache cannot be written: {error.strerror or error}") from error
 
     def _entries(self) -> list[tuple[Path, pl.DataFrame]]:
+        for left in self.folder.glob("*.partial"):  # of a run that was killed
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > 86400:
+                    left.unlink()
         read = []
         for path in sorted(self.folder.glob("*.entries.parquet")):
             try:
@@ -143,7 +149,7 @@ def frame_of_cuts(results: Sequence[Cuts]) -> pl.DataFrame:
 
 
 def _write(frame: pl.DataFrame, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}")
+    temporary = path.with_name(f"{path.name}.partial")
     try:
         with open(temporary, "wb") as file:
             frame.write_parquet(file, compression="zstd", compression_level=1, row_group_size=2000)

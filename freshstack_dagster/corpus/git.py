@@ -26,6 +26,10 @@ RawPath = bytes  # `bytes` is a column's name inside TreeEntry
 _KEPT_VARIABLES = ("GIT_SSL_", "GIT_PROXY_", "GIT_SSH", "GIT_EXEC_PATH")
 
 
+class UnknownBranch(CorpusError):
+    """A branch is not there; a mirror that is fetched again may have it."""
+
+
 @dataclass(frozen=True)
 class Commit:
     """A repository's commit at a snapshot: one row of the table `commits`.
@@ -115,7 +119,7 @@ def resolve_snapshot(mirror: Path, repository: Repository, snapshot: str) -> Com
     branch = repository.branches.get(snapshot) or repository.branch or default_branch(mirror, repository, snapshot)
     tip = _branch_tip(mirror, branch)
     if tip is None:
-        raise CorpusError(f"{where}: there is no branch {branch}; correct `branch` or `branches`")
+        raise UnknownBranch(f"{where}: there is no branch {branch}; correct `branch` or `branches`")
     lines = _git(mirror, "rev-list", "--first-parent", "--timestamp", "--end-of-options", tip, where=where)
     chain = [(int(date), commit) for date, commit in (line.split() for line in lines.decode("ascii").splitlines())]
     position = _last_before([date for date, _ in chain], end)

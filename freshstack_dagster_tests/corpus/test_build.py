@@ -232,6 +232,30 @@ def test_one_repository_under_two_names_is_refused(made: Made, tmp_path: Path) -
         resolve_commits(topic.model_copy(update={"repositories": (first, second)}), "2024-10", tmp_path / "mirrors")
 
 
+def test_a_branch_made_since_the_last_fetch_is_fetched(made: Made, tmp_path: Path) -> None:
+    made.commit(OCTOBER)
+    repository = Repository(name="owner/made", url=made.path.as_uri())
+    topic = topic_of(made).model_copy(update={"repositories": (repository,)})
+    resolve_commits(topic, "2024-10", tmp_path / "mirrors")
+    new = made.commit("2024-10-11T00:00:00+00:00", branch="new", parents=[])
+    topic = topic.model_copy(update={"repositories": (repository.model_copy(update={"branch": "new"}),)})
+    assert resolve_commits(topic, "2024-10", tmp_path / "mirrors")["commit"].to_list() == [new]
+    topic = topic.model_copy(update={"repositories": (repository.model_copy(update={"branch": "none"}),)})
+    with pytest.raises(CorpusError, match="there is no branch none"):
+        resolve_commits(topic, "2024-10", tmp_path / "mirrors")
+
+
+def test_a_broken_cache_costs_time_only(made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made.commit(OCTOBER, {"a.py": code(9)})
+    first = built(topic_of(made), tmp_path)
+    (broken,) = (tmp_path / "cache").rglob("*.cuts.parquet")
+    broken.write_bytes(b"PAR1")
+    again = built(topic_of(made), tmp_path)
+    assert_frame_equal(again.chunks, first.chunks)
+    assert (again.report["chunked_blobs"], again.report["cached_files"]) == (1, 0)
+    assert str(broken) in caplog.text
+
+
 def test_commits_of_another_topic_are_refused(made: Made, tmp_path: Path) -> None:
     made.commit(OCTOBER)
     commits = resolve_commits(topic_of(made), "2024-10", tmp_path / "mirrors").with_columns(repository=pl.lit("other"))
