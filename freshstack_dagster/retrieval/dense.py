@@ -7,7 +7,6 @@ services.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -130,13 +129,14 @@ def _close(store: EmbeddingStore, held: list[tuple[list[str], np.ndarray, list[b
 
 
 class SentenceTransformerEncoder:
-    """A sentence-transformers model, or an object with its `encode`, `tokenizer` and `max_seq_length`."""
+    """A sentence-transformers model, or an object with its `encode`, `tokenizer` and `max_seq_length`.
 
-    def __init__(
-        self, model: Any, settings: Preset, *, name: str, revision: str | None = None, batch: int = 32
-    ) -> None:
+    `loaded` is what else tells its vectors from those of another model of that name: revision, number format.
+    """
+
+    def __init__(self, model: Any, settings: Preset, *, name: str, batch: int = 32, **loaded: Any) -> None:
         self._model, self._settings, self._batch = model, settings, batch
-        self._name, self._revision = name, revision
+        self._name, self._loaded = name, dict(loaded or {})
         if settings.max_length is not None:
             model.max_seq_length = settings.max_length
         self.max_length: int | None = getattr(model, "max_seq_length", None)
@@ -147,8 +147,8 @@ class SentenceTransformerEncoder:
         """As `Encoder.identity`."""
         settings = self._settings
         return {
+            **self._loaded,
             "model": self._name,
-            "revision": self._revision,
             "prompt": settings.passage_prompt,
             "options": settings.passage_options,
             "max_length": self.max_length,
@@ -243,7 +243,7 @@ def load_encoder(retriever: Retriever) -> SentenceTransformerEncoder:
             device=options.get("device"),
             revision=None if local else revision,
             trust_remote_code=settings.trust_remote_code,
-            local_files_only=local or bool(os.environ.get("HF_HUB_OFFLINE")),
+            local_files_only=local,
             truncate_dim=retriever.dimensions,
             model_kwargs=model_options or None,
         )
@@ -253,7 +253,9 @@ def load_encoder(retriever: Retriever) -> SentenceTransformerEncoder:
             f"retriever {retriever.name}: model {settings.model or name} cannot be loaded: {first}"
         ) from error
     batch = int(options.get("batch_size", 32))
-    return SentenceTransformerEncoder(model, settings, name=name, revision=revision, batch=batch)
+    return SentenceTransformerEncoder(
+        model, settings, name=name, batch=batch, loaded={"revision": revision, **model_options}
+    )
 
 
 def _packaged(retriever: Retriever, *, need: bool) -> str:

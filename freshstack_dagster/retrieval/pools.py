@@ -20,6 +20,8 @@ def build_pools(runs: pl.DataFrame, pooling: Pooling, submitted: pl.DataFrame | 
     pool up: the first `pooling.depth` of each of them enter too. They have the columns of `runs`; `variant` may be
     absent and is then `question`, `retriever` may be called `system`, and `rank` may be absent.
 
+    Raises SchemaError for a submitted run without its columns or with the name of a retriever.
+
     `rank` and `score` are the best over the variants' whole fused lists; a document that only a submitted run found
     has the best rank there and the score min-max normalised in that list. `found_by` names every list, fusions
     included, in whose first `pooling.depth` the document stands, with its rank there, in the order of the variants in
@@ -27,6 +29,8 @@ def build_pools(runs: pl.DataFrame, pooling: Pooling, submitted: pl.DataFrame | 
     """
     lists = ranked(base_runs(runs).filter(pl.col("variant").is_in(pooling.variants)))
     extra = _submitted(submitted)
+    if taken := sorted(set(_names(extra)) & {FUSION, *_names(runs)}):
+        raise SchemaError(f"a submitted run is called {taken[0]}, as a retriever of the runs is; rename it")
     fused = pl.concat([fuse(lists, pooling.fusion), _normalised(extra)])
     tops = pl.concat([lists, fused.filter(pl.col("retriever") == FUSION), extra]).filter(
         pl.col("rank") <= pooling.depth

@@ -31,6 +31,8 @@ _OPTIONS = {
     "api": {"provider", "timeout"},
     "llm": {"provider", "window", "step", "max_passage_characters", "temperature", "max_output_tokens", "attempts"},
 }
+# Options that leave a pair's score as it is.
+_SILENT = _COMMON | {"batch_size", "device", "timeout"}
 
 
 class Scorer(Protocol):
@@ -92,7 +94,8 @@ def open_scorer(reranker: Reranker, topic: Topic, *, cache: Path, models: Models
     if reranker.kind == "llm":
         return Listwise(reranker, topic, cache=cache, models=models)
     opener: Callable[[Reranker], PointwiseModel] = CrossEncoderModel if reranker.kind == "cross_encoder" else RerankApi
-    identity = f"{reranker.kind} {reranker.model} {reranker.base_url} {sorted(reranker.options.items(), key=str)}"
+    telling = sorted((name, value) for name, value in reranker.options.items() if name not in _SILENT)
+    identity = f"{reranker.kind} {reranker.model} {reranker.base_url} {telling}"
     folder = cache / "rerank" / hashlib.sha256(identity.encode()).hexdigest()[:32]
     return Remembered(lambda: opener(reranker), folder)
 

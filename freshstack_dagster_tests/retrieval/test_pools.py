@@ -75,6 +75,12 @@ def test_a_submitted_run_without_its_columns_is_refused() -> None:
         build_pools(made.runs(LISTS), Pooling(), pl.DataFrame({"question_id": ["q"], "doc_id": ["a"], "system": ["m"]}))
 
 
+def test_a_submitted_run_with_a_retrievers_name_is_refused() -> None:
+    submitted = pl.DataFrame({"question_id": ["q"], "system": ["bm25"], "doc_id": ["n"], "score": [3.0]})
+    with pytest.raises(SchemaError, match="called bm25"):
+        build_pools(with_fusion(LISTS), Pooling(), submitted)
+
+
 def test_nothing_found_is_an_empty_pool() -> None:
     assert build_pools(TABLES["runs"].empty(), Pooling()).equals(TABLES["pools"].empty())
 
