@@ -34,6 +34,17 @@ class Block:
         self.buffer = buffer
         self.octets = np.frombuffer(buffer, dtype=np.uint8)
         self.words = np.ndarray((max(len(buffer) - 7, 0),), dtype="<u8", buffer=buffer, strides=(1,))
+        self._flags = np.zeros(-(-len(buffer) // 8) * 8, dtype=bool)
+
+    def places(self, octet: int, size: int) -> np.ndarray:
+        """Every place of a rare octet in the first `size` bytes."""
+        # Eight flags at a time, then the few that are set: NumPy's nonzero over all of them costs three times as much.
+        flags = self._flags[: -(-size // 8) * 8]
+        flags[size:] = False
+        np.equal(self.octets[:size], octet, out=flags[:size])
+        some = np.flatnonzero(flags.view(np.uint64) != 0)
+        word, byte = np.nonzero(flags.reshape(-1, 8)[some])
+        return some[word] * 8 + byte
 
     def has(self, at: np.ndarray, text: bytes) -> np.ndarray:
         """Whether `text` stands at each place."""
@@ -158,14 +169,14 @@ def _tag_places(block: Block, starts: np.ndarray, lengths: np.ndarray) -> tuple[
         row, place = in_block(np.flatnonzero(octets == 0x44))  # "D"
         hits = (place > last[near[row]]) & block.has(place - 7, _CLOSED)
         closed[near[row[hits]]] = True
-    for row in np.flatnonzero((first < 0) | (last > ends) | (last < first)).tolist():
-        first[row] = block.buffer.rfind(_TAGS, starts[row], ends[row])
-        if first[row] < 0:
-            last[row] = -1
+    for number in np.flatnonzero((first < 0) | (last > ends) | (last < first)).tolist():
+        first[number] = block.buffer.rfind(_TAGS, starts[number], ends[number])
+        if first[number] < 0:
+            last[number] = -1
             continue
-        first[row] += len(_TAGS)
-        last[row] = block.buffer.find(b'"', first[row], ends[row])
-        closed[row] = block.buffer.find(_CLOSED, last[row], ends[row]) >= 0
+        first[number] += len(_TAGS)
+        last[number] = block.buffer.find(b'"', first[number], ends[number])
+        closed[number] = block.buffer.find(_CLOSED, last[number], ends[number]) >= 0
     return first, last, closed
 
 
@@ -194,28 +205,54 @@ def _words_of(text: bytes) -> list[tuple[int, np.uint64, np.uint64]]:
 
 
 _TENS = np.array([10**power for power in range(9)], dtype=np.uint64)
-
-
-def _u64(value: int) -> np.uint64:
-    return np.uint64(value)
+# Constants as NumPy scalars: making them anew for every block would cost more than the arithmetic.
+_ZEROS = np.uint64(0x3030303030303030)
+_LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ABOVE_NINE = np.uint64(0x7676767676767676)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_U1 = np.uint64(1)
+_U7 = np.uint64(7)
+_ONES = np.uint64(0x0101010101010101)
+_U56 = np.uint64(56)
+_U64 = np.uint64(64)
+_U8 = np.uint64(8)
+_U63 = np.uint64(63)
+_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_TIMES_10 = np.uint64(2561)
+_BYTES_OF_TWO = np.uint64(0x00FF00FF00FF00FF)
+_TIMES_100 = np.uint64(6553601)
+_U16 = np.uint64(16)
+_PAIRS_OF_TWO = np.uint64(0x0000FFFF0000FFFF)
+_TIMES_10000 = np.uint64(42949672960001)
+_U32 = np.uint64(32)
+_U10 = np.uint64(10)
+_UFF = np.uint64(0xFF)
 
 
 def _digits(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Value and count of the digits that eight bytes begin with (least significant byte first)."""
-    nibbles = words ^ _u64(0x3030303030303030)
-    low = nibbles & _u64(0x7F7F7F7F7F7F7F7F)
-    other = ((low + _u64(0x7676767676767676)) | nibbles) & _u64(0x8080808080808080)  # a high bit for no digit
-    first = other & (~other + _u64(1))
-    count = np.full(len(words), 8, dtype=np.int64)
-    some = first != 0
-    count[some] = np.log2(first[some].astype(np.float64)).astype(np.int64) >> 3
-    # Digits to the top, zeros below: then always eight. A shift by 64 is not defined, so none is left apart.
-    shift = ((8 - count) * 8).astype(np.uint64)
-    value = np.where(count > 0, nibbles << np.minimum(shift, _u64(63)), _u64(0))
-    value = ((value & _u64(0x0F0F0F0F0F0F0F0F)) * _u64(2561)) >> _u64(8)
-    value = ((value & _u64(0x00FF00FF00FF00FF)) * _u64(6553601)) >> _u64(16)
-    value = ((value & _u64(0x0000FFFF0000FFFF)) * _u64(42949672960001)) >> _u64(32)
-    return value, count
+    nibbles = words ^ _ZEROS
+    low = nibbles & _LOW_BITS
+    other = ((low + _ABOVE_NINE) | nibbles) & _HIGH_BITS  # a high bit for no digit
+    first = other & (~other + _U1)
+    before = ((first - _U1) & _HIGH_BITS) >> _U7  # a bit in each byte before the first such
+    count = (before * _ONES) >> _U56
+    # Digits to the top, zeros below: then always eight. A shift by 64 is not defined, so no digit is left apart.
+    value = (nibbles << ((_U64 - count * _U8) & _U63)) * (count > 0)
+    value = ((value & _NIBBLES) * _TIMES_10) >> _U8
+    value = ((value & _BYTES_OF_TWO) * _TIMES_100) >> _U16
+    value = ((value & _PAIRS_OF_TWO) * _TIMES_10000) >> _U32
+    return value, count.astype(np.int64)
+
+
+def _form(text: bytes) -> tuple[np.uint64, np.uint64]:
+    """Where digits stand in eight bytes (written `0` in `text`) and the other bytes, as words."""
+    digits = bytes(0xFF if octet == 0x30 else 0 for octet in text)
+    return np.uint64(int.from_bytes(digits, "little")), np.uint64(int.from_bytes(text.replace(b"0", b"\0"), "little"))
+
+
+_MOMENT_FORM = [_form(b"0000-00-"), _form(b"00T00:00"), _form(b':00.000"')]
+_SHIFTS = [np.uint64(8 * byte) for byte in range(8)]
 
 
 def _moments(block: Block, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -223,17 +260,15 @@ def _moments(block: Block, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     date, day_to_minute, rest = (block.words[at + start] for start in (0, 8, 16))
     valid = np.ones(len(at), dtype=bool)
     pairs = []
-    for words, form in ((date, b"0000-00-"), (day_to_minute, b"00T00:00"), (rest, b':00.000"')):
-        digits = _u64(int.from_bytes(bytes(0xFF if octet == 0x30 else 0 for octet in form), "little"))
-        marks = _u64(int.from_bytes(form.replace(b"0", b"\0"), "little"))
+    for words, (digits, marks) in zip((date, day_to_minute, rest), _MOMENT_FORM, strict=True):
         valid &= (words & ~digits) == marks
-        nibbles = (words ^ _u64(0x3030303030303030)) & digits
-        low = nibbles & _u64(0x7F7F7F7F7F7F7F7F)
-        valid &= (((low + _u64(0x7676767676767676)) | nibbles) & _u64(0x8080808080808080)) == 0
-        pairs.append(nibbles * _u64(10) + (nibbles >> _u64(8)))  # each byte: ten times its digit and the next
+        nibbles = (words ^ _ZEROS) & digits
+        low = nibbles & _LOW_BITS
+        valid &= (((low + _ABOVE_NINE) | nibbles) & _HIGH_BITS) == 0
+        pairs.append(nibbles * _U10 + (nibbles >> _U8))  # each byte: ten times its digit and the next
 
     def pair(words: np.ndarray, byte: int) -> np.ndarray:
-        return ((words >> _u64(8 * byte)) & _u64(0xFF)).astype(np.int64)
+        return ((words >> _SHIFTS[byte]) & _UFF).astype(np.int64)
 
     year, month = pair(pairs[0], 0) * 100 + pair(pairs[0], 2), pair(pairs[0], 5)
     day, hour, minute = pair(pairs[1], 0), pair(pairs[1], 3), pair(pairs[1], 6)

@@ -59,17 +59,17 @@ class Scanned:
     damaged: list[tuple[int, str]] = field(default_factory=list)
 
 
-def scan_block(buffer: bytearray, size: int, base: int, name: str, *, stop: int | None = None) -> Scanned:
-    """Find the rows in `buffer[:size]`, whose first byte is byte `base` of the dump.
+def scan_block(block: Block, size: int, base: int, name: str, *, stop: int | None = None) -> Scanned:
+    """Find the rows in the first `size` bytes of a block, the first of which is byte `base` of the dump.
 
     The last tag of the block is left for the next one, as its end is not known yet: `consumed` bytes are done with.
-    Rows that start at or after byte `stop` of the dump are left out. `buffer` must be `PADDING` bytes longer than
-    `size`.
+    Rows that start at or after byte `stop` of the dump are left out. The block must be `PADDING` bytes longer
+    than `size`.
     """
-    opened = _tags_opened(buffer, size)
+    buffer = block.buffer
+    opened = block.places(0x3C, size)
     if not len(opened):
         return _nothing(consumed=size)
-    block = Block(buffer)
     ends_at = size
     if (block.octets[opened + 1] == 0x21).any():  # "<!": a comment, whose text may hold anything
         opened, ends_at = _without_comments(buffer, size, opened)
@@ -97,10 +97,6 @@ def scan_block(buffer: bytearray, size: int, base: int, name: str, *, stop: int 
     return scanned
 
 
-def _tags_opened(buffer: bytearray, size: int) -> np.ndarray:
-    return np.flatnonzero(np.frombuffer(buffer, dtype=np.uint8, count=size) == 0x3C)
-
-
 def _nothing(consumed: int, closed_root: bool = False) -> Scanned:
     return Scanned(merged_questions([]), merged_answers([]), 0, consumed, closed_root)
 
@@ -121,6 +117,7 @@ def scan_stream(
     and for a row that is not XML unless `start` is given (see `Scanned.damaged`).
     """
     buffer = bytearray((block_bytes or BLOCK_BYTES) + PADDING)
+    block = Block(buffer)
     have, base, closed = 0, start, False
     while True:
         with memoryview(buffer) as view:
@@ -133,7 +130,7 @@ def scan_stream(
         if base == 0 and have < 2:
             _refuse_other_encodings(bytes(buffer[: have + got]), name)
         size = have + got
-        scanned = scan_block(buffer, size, base, name, stop=stop)
+        scanned = scan_block(block, size, base, name, stop=stop)
         closed |= scanned.closed_root
         if scanned.damaged and start == 0:
             raise SourceError(scanned.damaged[0][1])
@@ -148,6 +145,7 @@ def scan_stream(
             if len(buffer) > _LONGEST_ROW:
                 raise SourceError(f"{name}: no row ends in the gigabyte after byte {base}; is this a Posts.xml?")
             buffer = buffer[:size] + bytearray(size + PADDING)
+            block = Block(buffer)
     rest = bytes(buffer[:have]).strip()
     closed |= CLOSING_TAG.match(rest) is not None or (rest.startswith(b"<posts") and rest.endswith(b"/>"))
     if start == 0 and stop is None and not closed:
