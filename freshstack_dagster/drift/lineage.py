@@ -1,17 +1,19 @@
 """What became of each chunk of the baseline in a later snapshot.
 
-Three passes, each over what the ones before left open:
+Four passes, each over what the ones before left open:
 
 1. **Equal text**. At the same place it is `unchanged`; so is one of several chunks of a file whose text still stands
    there whole, though the borders of the chunks moved. At a place that is new it is `moved` (another folder), `renamed`
-   (another file name) or `migrated` (another repository); if the only equal text was there before, two copies became
-   one: `merged`.
+   (another file name) or `migrated` (another repository).
 2. **Shared passages** (winnowed fingerprints, weighted by rarity). The chunks that are new in the later snapshot and
    that together hold most of the old chunk's passages are its successors.
-3. **Shared symbols**: a class or function that is defined in no other chunk of the baseline, and now in a new one.
+3. **A copy**: the same text, that stood elsewhere before and still does. Two copies became one: `merged`.
+4. **Shared symbols**: a class or function that is defined in no other chunk of the baseline, and now in a new one.
 
-What none of them finds is `gone`. A later chunk that was there before with the same text is nobody's successor, and a
-passage that stood in a file before, or anywhere in another repository, did not come there from elsewhere.
+What none of them finds is `gone`. Among places that fit equally well the nearer wins, and one on the way that other
+files of the same folder took before one that none took. A later chunk that was there before with the same text is
+nobody's successor by its passages, and a passage that stood in a file before, or anywhere in another repository, did
+not come there from elsewhere.
 """
 
 from __future__ import annotations
@@ -32,18 +34,27 @@ Progress = Callable[[str, int, int], None]
 FOUND = 0.30
 FOUND_ELSEWHERE = 0.50
 ADDS = 0.20
-# Elsewhere than in its own file, fewer shared passages than this are an accident of short texts.
+# Elsewhere than in its own file, fewer shared passages than this, or an equal text of fewer characters under another
+# name, are an accident of short texts.
 LEAST_PASSAGES = 5
+LEAST_CHARACTERS = 100
 MOST_SUCCESSORS = 4
 # A passage in more chunks than this is boilerplate, and tells nothing about where a chunk went.
 MOST_CHUNKS_OF_A_PASSAGE = 40
-# At equal passages the nearer place wins.
-NEARNESS = {"same_file": 0.10, "same_repository": 0.03, "same_name": 0.02}
-SYMBOL = (
+# At about equal passages the nearer place wins.
+NEARNESS = {"same_file": 0.10, "same_repository": 0.03, "same_name": 0.07, "same_way": 0.10}
+# A new file of which one old file makes up at least this is that file, and whatever else it took in merged into it.
+MAIN_SOURCE = 2 / 3
+_DEFINES = (
     r"(?m)^\s*(?:export\s+|default\s+|public\s+|private\s+|protected\s+|internal\s+|static\s+|abstract\s+|final\s+|"
-    r"async\s+|pub\s+|sealed\s+)*(?:class|interface|trait|struct|enum|def|fn|func|function|type|protocol|module)\s+"
-    r"([A-Za-z_$][\w$]{5,})"
+    r"async\s+|pub\s+|sealed\s+)*"
 )
+TYPE = _DEFINES + r"(?:class|interface|trait|struct|enum|type|protocol)\s+([A-Z][\w$]{5,})"
+FUNCTION = _DEFINES + r"(?:def|fn|func|function)\s+([A-Za-z_$][\w$]{5,})"
+# A type keeps its name alone; functions, whose names are commoner, have to keep company.
+LEAST_SYMBOLS_SHARED = 0.5
+LEAST_FUNCTIONS = 3
+_DEEPEST = 16
 _PLACE = ["repository", "path"]
 
 
@@ -94,21 +105,23 @@ def follow(baseline: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
     weight that its first successor holds, 0 to 1; null if gone) and `evidence`, a row for each chunk of `baseline`.
     """
     corpora = _number(baseline, later)
-    equal = _equal_text(corpora)
+    ways = _ways(corpora)
+    equal = _equal_text(corpora, ways)
     open_ = corpora.old.join(equal, on="old", how="anti")
     candidates = _new_content(corpora)
-    passages = _shared_passages(open_, candidates, corpora.old)
-    placed = _name(passages, corpora)
-    rest = open_.join(placed, on="old", how="anti")
-    by_symbol = _name(_shared_symbols(rest, corpora, candidates), corpora)
-    gone = rest.join(by_symbol, on="old", how="anti").select(
+    placed = _name(_shared_passages(open_, candidates, corpora.old, ways), corpora)
+    open_ = open_.join(placed, on="old", how="anti")
+    copies = _copies(open_, corpora, ways)
+    open_ = open_.join(copies, on="old", how="anti")
+    by_symbol = _name(_shared_symbols(open_, corpora, candidates, ways), corpora)
+    gone = open_.join(by_symbol, on="old", how="anti").select(
         "old",
         outcome=pl.lit("gone"),
         successors=pl.lit([], dtype=pl.List(pl.String())),
         score=pl.lit(None, dtype=pl.Float64()),
         evidence=pl.lit("no later chunk holds enough of its passages or any of its symbols"),
     )
-    found = pl.concat([equal, placed, by_symbol, gone])
+    found = pl.concat([equal, placed, copies, by_symbol, gone])
     return corpora.old.select("old", "doc_id", "repository").join(found, on="old", validate="1:1").drop("old")
 
 
@@ -121,19 +134,20 @@ def _number(baseline: pl.DataFrame, later: pl.DataFrame) -> Corpora:
     return Corpora(prepare(baseline, "old"), prepare(later, "new"))
 
 
-def _equal_text(corpora: Corpora) -> pl.DataFrame:
-    """Outcomes of chunks whose exact text stands in the later snapshot."""
-    old = corpora.old.select("old", *_PLACE, "name", "content_hash")
+def _equal_text(corpora: Corpora, ways: pl.DataFrame) -> pl.DataFrame:
+    """Outcomes of chunks whose exact text stands in the later snapshot, at their place or at a new one."""
+    old = corpora.old.select("old", *_PLACE, "name", "content_hash", size=pl.col("text").str.len_chars())
     new = corpora.new.select("new", "doc_id", *_PLACE, "name", "content_hash")
     here = old.join(new, on=[*_PLACE, "content_hash"], how="inner")
     in_place = here.group_by("old").agg(successors=pl.col("doc_id").sort())
     under_other_borders = _whole_in_its_file(corpora.old.join(in_place, on="old", how="anti"), corpora)
-    unchanged = pl.concat([in_place, under_other_borders]).select("old", _outcome("unchanged"), "successors")
-    left = old.join(unchanged, on="old", how="anti")
-    pairs = left.join(new, on="content_hash", how="inner", suffix="_now")
+    unchanged = pl.concat([in_place, under_other_borders])
+    pairs = old.join(unchanged, on="old", how="anti").join(new, on="content_hash", how="inner", suffix="_now")
     was_there = old.select(*_PLACE, "content_hash").unique().rename({name: f"{name}_now" for name in _PLACE})
-    arrived = pairs.join(was_there, on=["repository_now", "path_now", "content_hash"], how="anti")
-    moved = _at_the_nearest(arrived).select(
+    arrived = pairs.join(was_there, on=["repository_now", "path_now", "content_hash"], how="anti").filter(
+        (pl.col("size") >= LEAST_CHARACTERS) | (pl.col("name") == pl.col("name_now"))
+    )
+    moved = _at_the_nearest(arrived, ways).select(
         "old",
         pl.when(pl.col("repository") != pl.col("repository_now"))
         .then(pl.lit("migrated"))
@@ -142,15 +156,93 @@ def _equal_text(corpora: Corpora) -> pl.DataFrame:
         .otherwise(pl.lit("renamed"))
         .alias("outcome"),
         "successors",
+        evidence=pl.lit("the same text"),
     )
-    copies = _at_the_nearest(pairs.join(moved, on="old", how="anti")).select("old", _outcome("merged"), "successors")
-    return pl.concat([unchanged, moved, copies]).with_columns(
+    whole = pl.lit("its text stands whole in its file, under other borders")
+    same = unchanged.select(
+        "old",
+        outcome=pl.lit("unchanged"),
+        successors="successors",
+        evidence=pl.when(pl.col("old").is_in(in_place["old"].implode())).then(pl.lit("the same text")).otherwise(whole),
+    )
+    return pl.concat([same, moved]).select("old", "outcome", "successors", score=pl.lit(1.0), evidence="evidence")
+
+
+def _copies(open_: pl.DataFrame, corpora: Corpora, ways: pl.DataFrame) -> pl.DataFrame:
+    """Outcomes of chunks whose exact text stands only where it stood before as well."""
+    pairs = open_.select("old", *_PLACE, "name", "content_hash").join(
+        corpora.new.select("new", "doc_id", *_PLACE, "name", "content_hash"), on="content_hash", suffix="_now"
+    )
+    return _at_the_nearest(pairs, ways).select(
+        "old",
+        outcome=pl.lit("merged"),
+        successors="successors",
         score=pl.lit(1.0),
-        evidence=pl.when(pl.col("outcome") == "merged")
-        .then(pl.lit("its copy elsewhere, which was there before, is the only one left"))
-        .when(pl.col("old").is_in(under_other_borders["old"].implode()))
-        .then(pl.lit("its text stands whole in its file, under other borders"))
-        .otherwise(pl.lit("the same text")),
+        evidence=pl.lit("its copy elsewhere, which was there before, is the only one left"),
+    )
+
+
+def _ways(corpora: Corpora) -> pl.DataFrame:
+    """Ways that files took: folders, and what they became, of texts that stand once in each snapshot.
+
+    Columns `repository`, `folder`, `repository_now`, `folder_now`: `libs/core/a.py` that is now `packages/core/a.py`
+    went from `libs` to `packages`.
+    """
+    columns = [*_PLACE, "name", "content_hash"]
+    telling = pl.col("content_hash").is_unique() & (pl.col("text").str.len_chars() >= LEAST_CHARACTERS)
+    old, new = (frame.filter(telling).select(columns) for frame in (corpora.old, corpora.new))
+    pairs = old.join(new, on=["content_hash", "name"], suffix="_now")
+    return (
+        pairs.select(_way())
+        .unique()
+        .filter((pl.col("repository") != pl.col("repository_now")) | (pl.col("folder") != pl.col("folder_now")))
+    )
+
+
+def _way() -> list[pl.Expr]:
+    """A pair's way: repositories and folders, without the part of the path that stayed at its end."""
+    parts, parts_now = (pl.col(name).str.split("/").list.reverse() for name in ("path", "path_now"))
+    kept, same = pl.lit(0, dtype=pl.Int64()), pl.lit(True)
+    for depth in range(_DEEPEST):
+        here, there = (side.list.get(depth, null_on_oob=True) for side in (parts, parts_now))
+        same = same & here.eq(there).fill_null(False)
+        kept = kept + same.cast(pl.Int64())
+    folder, folder_now = (side.list.slice(kept).list.reverse().list.join("/") for side in (parts, parts_now))
+    return [
+        pl.col("repository"),
+        folder.alias("folder"),
+        pl.col("repository_now"),
+        folder_now.alias("folder_now"),
+    ]
+
+
+def _near(pairs: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+    """Add to pairs of an old and a later place how near they are (`near`) and whether it is one file (`same_file`)."""
+    repository = pl.col("repository") == pl.col("repository_now")
+    same_name = pl.col("name") == pl.col("name_now")
+    taken = (
+        pairs.filter(same_name)
+        .select("old", "new", *_way())
+        .join(ways, on=["repository", "folder", "repository_now", "folder_now"], how="semi")
+        .select("old", "new", same_way=pl.lit(True))
+    )
+    same_file = repository & (pl.col("path") == pl.col("path_now"))
+    return pairs.join(taken, on=["old", "new"], how="left").with_columns(
+        same_file=same_file,
+        near=same_file * NEARNESS["same_file"]
+        + repository * NEARNESS["same_repository"]
+        + same_name * NEARNESS["same_name"]
+        + pl.col("same_way").fill_null(False) * NEARNESS["same_way"],
+    )
+
+
+def _at_the_nearest(pairs: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+    """For each old chunk one pair, at the nearest place, with its `successors`."""
+    return (
+        _near(pairs, ways)
+        .sort(["old", "near", "doc_id"], descending=[False, True, False])
+        .unique("old", keep="first", maintain_order=True)
+        .with_columns(successors=pl.concat_list("doc_id"))
     )
 
 
@@ -185,27 +277,14 @@ def _whole_in_its_file(open_: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
     )
 
 
-def _outcome(name: str) -> pl.Expr:
-    return pl.lit(name).alias("outcome")
-
-
-def _at_the_nearest(pairs: pl.DataFrame) -> pl.DataFrame:
-    """For each old chunk one pair, at the nearest place, with its `successors`."""
-    near = (pl.col("repository") == pl.col("repository_now")).cast(pl.Int8) * 2 + (pl.col("name") == pl.col("name_now"))
-    return (
-        pairs.with_columns(near=near)
-        .sort(["old", "near", "doc_id"], descending=[False, True, False])
-        .unique("old", keep="first", maintain_order=True)
-        .with_columns(successors=pl.concat_list("doc_id"))
-    )
-
-
 def _new_content(corpora: Corpora) -> pl.DataFrame:
     """Later chunks that did not stand at their place, with this text, in the baseline."""
     return corpora.new.join(corpora.old, on=[*_PLACE, "content_hash"], how="anti")
 
 
-def _shared_passages(open_: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
+def _shared_passages(
+    open_: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame, ways: pl.DataFrame
+) -> pl.DataFrame:
     """Successors by shared passages: `old`, `new`, `place` (0 for the best), `gain`, `covered`, `evidence`."""
     stood = fingerprints(baseline.select(key="old", text="text")).rename({"key": "old"})
     new = fingerprints(candidates.select(key="new", text="text")).rename({"key": "new"})
@@ -219,7 +298,7 @@ def _shared_passages(open_: pl.DataFrame, candidates: pl.DataFrame, baseline: pl
     shared = old.join(new, on="fingerprint", how="inner")
     shared = _without_passing_likeness(shared, weights)
     shared = _arrived(shared, stood.join(rare, on="fingerprint", how="semi"), candidates, baseline)
-    nearness = _nearness(shared.select("old", "new").unique(), open_, candidates)
+    nearness = _nearness(shared.select("old", "new").unique(), open_, candidates, ways)
     chosen = []
     for place in range(MOST_SUCCESSORS):
         gains = (
@@ -306,45 +385,36 @@ def _without_passing_likeness(shared: pl.DataFrame, weights: pl.DataFrame) -> pl
     return shared.join(worth, on=["old", "new"], how="semi")
 
 
-def _nearness(pairs: pl.DataFrame, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
+def _nearness(pairs: pl.DataFrame, old: pl.DataFrame, new: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+    """`old`, `new`, `same_file` and `near` of pairs."""
     joined = pairs.join(old.select("old", *_PLACE, "name"), on="old").join(
         new.select("new", *_PLACE, "name"), on="new", suffix="_now"
     )
-    repository = pl.col("repository") == pl.col("repository_now")
-    same_file = repository & (pl.col("path") == pl.col("path_now"))
-    near = (
-        same_file * NEARNESS["same_file"]
-        + repository * NEARNESS["same_repository"]
-        + (pl.col("name") == pl.col("name_now")) * NEARNESS["same_name"]
-    )
-    return joined.select("old", "new", same_file=same_file, near=near)
+    return _near(joined, ways).select("old", "new", "same_file", "near")
 
 
-def _shared_symbols(rest: pl.DataFrame, corpora: Corpora, candidates: pl.DataFrame) -> pl.DataFrame:
-    """Successors by a symbol that one old chunk alone defined and that new chunks define."""
-
-    def defined(frame: pl.DataFrame, number: str) -> pl.DataFrame:
-        symbols = pl.col("text").str.extract_all(SYMBOL).list.eval(pl.element().str.extract(r"([A-Za-z_$][\w$]*)\s*$"))
-        return frame.select(number, symbol=symbols).explode("symbol").drop_nulls().unique()
-
-    own = defined(corpora.old, "old")
+def _shared_symbols(rest: pl.DataFrame, corpora: Corpora, candidates: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+    """Successors by symbols that one old chunk alone defined and that new chunks of the language define."""
+    own = _symbols(corpora.old, "old")
     unique = own.join(own.group_by("symbol").len("times").filter(pl.col("times") == 1), on="symbol", how="semi")
     wanted = unique.join(rest.select("old"), on="old", how="semi")
     totals = wanted.group_by("old").agg(total=pl.len())
-    now = defined(candidates, "new")
+    now = _symbols(candidates, "new")
     few = now.group_by("symbol").len("times").filter(pl.col("times") <= 2)
     pairs = (
-        wanted.join(now.join(few, on="symbol", how="semi"), on="symbol")
+        wanted.join(now.join(few, on="symbol", how="semi"), on=["symbol", "extension"])
         .group_by("old", "new")
-        .agg(symbols=pl.col("symbol").sort(), gain=pl.len())
+        .agg(symbols=pl.col("symbol").sort(), gain=pl.len(), types=pl.col("is_type").any())
         .join(totals, on="old")
         .with_columns(gain=pl.col("gain") / pl.col("total"))
+        .filter(pl.col("gain") >= LEAST_SYMBOLS_SHARED)
     )
     if pairs.is_empty():
         return _NO_SUCCESSORS
-    near = _nearness(pairs.select("old", "new"), rest, candidates)
+    near = _nearness(pairs.select("old", "new"), rest, candidates, ways)
     best = (
         pairs.join(near, on=["old", "new"])
+        .filter(pl.col("types") | pl.col("same_file") | (pl.col("symbols").list.len() >= LEAST_FUNCTIONS))
         .sort(["old", pl.col("gain") + pl.col("near"), "new"], descending=[False, True, False])
         .unique("old", keep="first", maintain_order=True)
     )
@@ -356,6 +426,23 @@ def _shared_symbols(rest: pl.DataFrame, corpora: Corpora, candidates: pl.DataFra
         covered=pl.col("gain"),
         evidence=pl.format("it defines {} now", pl.col("symbols").list.head(5).list.join(", ")),
     )
+
+
+def _symbols(chunks: pl.DataFrame, number: str) -> pl.DataFrame:
+    """Types and functions that each chunk defines: the number, `symbol`, `is_type`, `extension` of the file."""
+    extension = pl.col("name").str.extract(r"(\.[^.]+)$").fill_null("")
+
+    def defined(pattern: str, is_type: bool) -> pl.DataFrame:
+        found = pl.col("text").str.extract_all(pattern).list.eval(pl.element().str.extract(r"([A-Za-z_$][\w$]*)\s*$"))
+        return (
+            chunks.select(number, extension=extension, symbol=found)
+            .explode("symbol")
+            .drop_nulls()
+            .with_columns(is_type=pl.lit(is_type))
+        )
+
+    both = pl.concat([defined(TYPE, True), defined(FUNCTION, False)])
+    return both.sort("is_type", descending=True).unique([number, "symbol"], keep="first", maintain_order=True)
 
 
 def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
@@ -381,9 +468,10 @@ def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
             file=pl.format("{}/{}", "repository_now", "path_now"),
         )
     )
-    # A new file that takes passages from several old files is a merger; so is a file that stood and takes another's in.
-    arrivals = pairs.filter(~pl.col("at_home")).group_by("file").agg(sources=pl.struct(_PLACE).n_unique())
-    pairs = pairs.join(arrivals, on="file", how="left").sort("old", "place")
+    # A file that stood and takes passages in is a merger, and so is a new one for all but its main source.
+    arrived = pairs.filter(~pl.col("at_home")).group_by("file", *_PLACE).agg(brought=pl.col("gain").sum())
+    main = arrived.with_columns(main=pl.col("brought") >= MAIN_SOURCE * pl.col("brought").sum().over("file"))
+    pairs = pairs.join(main, on=["file", *_PLACE], how="left").sort("old", "place")
     gain_within = (pl.col("gain") * pl.col("within")).sum()
     gain_at_home = (pl.col("gain") * pl.col("at_home")).sum()
     by_chunk = pairs.group_by("old", maintain_order=True).agg(
@@ -393,7 +481,7 @@ def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
         home_share=gain_at_home / pl.col("gain").sum(),
         files=pl.col("file").n_unique(),
         same_name=pl.col("name").first() == pl.col("name_now").first(),
-        merged=(pl.col("stood").first() | (pl.col("sources").first() > 1)),
+        merged=pl.col("stood").first() | ~pl.col("main").first().fill_null(True),
         successors=pl.col("doc_id"),
         score=pl.col("gain").first().clip(0, 1),
         evidence=pl.col("evidence").first(),
