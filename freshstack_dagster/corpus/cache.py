@@ -70,11 +70,10 @@ class CutCache:
         `wanted` has the columns of `matches`. An entry that was given up as text under a time limit shorter than
         `seconds_per_file` does not count.
         """
-        found = [matches(wanted, ENTRIES.to_frame()).with_columns(shard=pl.lit(""))]
-        for path, entries in self._entries():
-            usable = entries.filter(pl.col("seconds").is_null() | (pl.col("seconds") >= seconds_per_file))
-            found.append(matches(wanted, usable).with_columns(shard=pl.lit(str(_cuts_of(path)))))
-        return pl.concat(found).unique(["repository", "path"], keep="first", maintain_order=True)
+        none = ENTRIES.to_frame().with_columns(shard=pl.lit(""))
+        shards = [entries.with_columns(shard=pl.lit(str(_cuts_of(path)))) for path, entries in self._entries()]
+        usable = pl.col("seconds").is_null() | (pl.col("seconds") >= seconds_per_file)
+        return matches(wanted, pl.concat([none, *shards]).filter(usable))
 
     def read(self, shard: str, entries: pl.Series) -> pl.DataFrame:
         """Cuts (columns of `CUTS`) of some entries of a shard. Raises CorpusError if the shard cannot be read."""
