@@ -6,21 +6,21 @@ import dagster as dg
 
 from freshstack_dagster.partitions import topic_partitions, topic_snapshot_partitions
 
-TOPIC_GROUPS = ("questions", "nuggets")
-SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "qrels", "evaluation")
+TOPIC_GROUPS = ("questions", "nuggets", "answers")
+SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "calibration", "qrels", "evaluation")
 DRIFT_GROUPS = ("drift", "publishing")
 
 build_questions = dg.define_asset_job(
     "build_questions",
     selection=dg.AssetSelection.groups(*TOPIC_GROUPS),
     partitions_def=topic_partitions,
-    description="A topic's questions, nuggets and query variants.",
+    description="A topic's questions, nuggets and query variants, and what answers state of the nuggets.",
 )
 build_snapshot = dg.define_asset_job(
     "build_snapshot",
     selection=dg.AssetSelection.groups(*SNAPSHOT_GROUPS),
     partitions_def=topic_snapshot_partitions,
-    description="A topic's corpus, pools, judgments, qrels and evaluation at a snapshot.",
+    description="A topic's corpus, pools, judgments, agreement of judges, qrels and evaluation at a snapshot.",
 )
 compare_snapshots = dg.define_asset_job(
     "compare_snapshots",

@@ -114,9 +114,10 @@ RULES = [
     Rule(
         "qrels",
         "errors_are_not_relevance",
-        "No pair whose verdict is an error has a relevance.",
+        "No pair has a relevance on which the judge gave only an error and no annotator a verdict.",
         f"select nugget_id, doc_id from (select * from qrels where {HERE}) semi join (select nugget_id, doc_id from "
-        f"judgments where {HERE} and verdict = 'error') using (nugget_id, doc_id)",
+        f"judgments where {HERE} and verdict = 'error') using (nugget_id, doc_id) anti join (select nugget_id, doc_id "
+        f"from annotations where {HERE} and verdict != 'error') using (nugget_id, doc_id)",
     ),
     *(
         Rule(

@@ -196,13 +196,19 @@ class ModelRole(Model):
 
 
 class Judging(Model):
-    """How the pool is judged: chunks a call, carry-over between snapshots, the share of errors that fails the asset."""
+    """How the pool is judged: chunks a call, carry-over between snapshots, the share of errors that fails the asset.
+
+    `annotated_share` of each question's pool, drawn by `seed`, is judged by the annotators as well. `verdict` says who
+    makes the qrels: the judge, or the majority of judge and annotators.
+    """
 
     chunks_per_call: int = Field(default=20, ge=1, le=20)
     carry_over: bool = True
     max_error_share: float = Field(default=0.05, ge=0, le=1)
     seed: int = 13
     max_chunk_tokens: int = Field(default=2048, ge=64)
+    annotated_share: float = Field(default=1.0, gt=0, le=1)
+    verdict: Literal["judge", "majority"] = "judge"
 
 
 class Roles(Model):
@@ -287,6 +293,8 @@ class Topic(Model):
             raise ValueError("a topic needs at least one repository")
         if not self.retrievers:
             raise ValueError("a topic needs at least one retriever")
+        if self.judging.verdict == "majority" and not self.roles.annotators:
+            raise ValueError("judging.verdict is majority, but there are no annotators; name some in roles.annotators")
         return self
 
     def asked_before_for(self, snapshot: str) -> datetime:
@@ -352,6 +360,11 @@ class Places(Model):
     def submitted_runs(self) -> Path:
         """Runs to score: `runs/<topic>/<snapshot>/`."""
         return self.data / "runs"
+
+    @property
+    def submitted_answers(self) -> Path:
+        """Generated answers to score: `answers/<topic>/<system>.jsonl`."""
+        return self.data / "answers"
 
 
 def find_root(start: Path | None = None) -> Path:

@@ -19,7 +19,10 @@ COUNT = pl.Int64()
 NUMBER = pl.Float64()
 FLAG = pl.Boolean()
 TIME = pl.Datetime("us", "UTC")
+REASONS = pl.List(pl.Struct({"judge": TEXT, "verdict": TEXT, "reason": TEXT, "quote": TEXT}))
 FOUND_BY = pl.List(pl.Struct({"variant": pl.String(), "retriever": pl.String(), "rank": pl.Int64()}))
+
+_Columns = dict[str, tuple[pl.DataType, str] | tuple[pl.DataType, str, bool]]
 
 TOPIC = ("topic",)
 TOPIC_SNAPSHOT = ("topic", "snapshot")
@@ -91,7 +94,7 @@ def _table(
     by: tuple[str, ...],
     description: str,
     key: tuple[str, ...],
-    columns: dict[str, tuple[pl.DataType, str] | tuple[pl.DataType, str, bool]],
+    columns: _Columns,
     order: tuple[str, ...] | None = None,
 ) -> Table:
     return Table(
@@ -113,7 +116,30 @@ _PROMPT = (TEXT, "version of the prompt: a hash of its text")
 _REPLY = (TEXT, "key of the reply in the cache, null where no model was called", True)
 _MEASURE = (TEXT, "measure by its name in the field, such as alpha_ndcg@10")
 _HOLES = (NUMBER, "share of the retrieved documents, down to the measure's depth, that nobody judged", True)
-_ROLE_OUTCOME: dict[str, tuple[pl.DataType, str] | tuple[pl.DataType, str, bool]] = {
+_JUDGMENT: _Columns = {
+    "question_id": _QUESTION,
+    "nugget_id": _NUGGET,
+    "doc_id": _DOC,
+    "content_hash": (TEXT, "hash of the chunk's text that was judged"),
+    "nugget_hash": (TEXT, "sha256 of the nugget's text, so that a reworded nugget is judged again"),
+    "verdict": (TEXT, "supported, unsupported or error; an error is unjudged in every measure"),
+    "reason": (TEXT, "the judge's reason, or the error"),
+    "quote": (TEXT, "words of the chunk that support the nugget", True),
+    "quote_found": (FLAG, "whether the quote stands in the chunk, null without a quote", True),
+    "judge": (TEXT, "provider and model"),
+    "judge_kind": _JUDGE_KIND,
+    "prompt": _PROMPT,
+    "reply": _REPLY,
+    "carried_from": (TEXT, "snapshot the verdict was carried over from, null if judged here", True),
+}
+_ANSWER_JUDGMENT: _Columns = {
+    **_JUDGMENT,
+    "doc_id": (TEXT, "`{system}/{question_id}`"),
+    "content_hash": (TEXT, "hash of the answer's text that was judged"),
+    "carried_from": (TEXT, "always null: answers belong to no snapshot", True),
+}
+_JUDGMENT_ORDER = ("question_id", "nugget_id", "doc_id", "judge")
+_ROLE_OUTCOME: _Columns = {
     "question_id": _QUESTION,
     "role": (TEXT, "nuggets, sub_questions or closed_book_answer"),
     "outcome": (TEXT, "ok, skipped or error"),
@@ -255,6 +281,60 @@ _ALL = [
         _ROLE_OUTCOME,
     ),
     _table(
+        "closed_book_judgments",
+        TOPIC,
+        "Verdicts on closed-book answers: which nuggets a model states that was shown the question alone.",
+        ("nugget_id", "doc_id", "judge"),
+        _ANSWER_JUDGMENT,
+        order=_JUDGMENT_ORDER,
+    ),
+    _table(
+        "contamination",
+        TOPIC,
+        "How many nuggets closed-book answers already state, by the month of the question.",
+        ("asked",),
+        {
+            "asked": (TEXT, "month of the question, `undated`, or `all`"),
+            "questions": (COUNT, "questions with a closed-book answer by a model"),
+            "skipped": (COUNT, "questions with nuggets but without a closed-book answer by a model"),
+            "nuggets": (COUNT, "nuggets of those questions"),
+            "stated": (COUNT, "nuggets that the answer states"),
+            "unjudged": (COUNT, "nuggets without a verdict; in no share"),
+            "share": (NUMBER, "stated part of the judged nuggets, 0 to 1", True),
+            "share_low": (NUMBER, "95% Wilson interval, low end", True),
+            "share_high": (NUMBER, "95% Wilson interval, high end", True),
+            "fully_stated": (COUNT, "questions whose every nugget is stated"),
+            "judge_kind": _JUDGE_KIND,
+        },
+        order=(),
+    ),
+    _table(
+        "answer_judgments",
+        TOPIC,
+        "Verdicts on the generated answers of systems: which nuggets they state.",
+        ("nugget_id", "doc_id", "judge"),
+        _ANSWER_JUDGMENT,
+        order=_JUDGMENT_ORDER,
+    ),
+    _table(
+        "answer_results",
+        TOPIC,
+        "Generated answers of systems, scored by the share of nuggets that they state.",
+        ("system", "measure", "question_id"),
+        {
+            "system": (TEXT, "name of the system: of its file in data/answers/<topic>"),
+            "measure": _MEASURE,
+            "question_id": (TEXT, "question, or `all` for the mean"),
+            "nuggets": (COUNT, "nuggets of the question, their sum for `all`"),
+            "stated": (COUNT, "nuggets that the answer states"),
+            "unjudged": (COUNT, "nuggets without a verdict"),
+            "value": (NUMBER, "share stated, what is unjudged taken as not stated"),
+            "lower": (NUMBER, "the same"),
+            "upper": (NUMBER, "share stated, what is unjudged taken as stated"),
+            "judge_kind": _JUDGE_KIND,
+        },
+    ),
+    _table(
         "runs",
         TOPIC_SNAPSHOT,
         "Rankings of chunks for each query variant by each retriever and their fusion.",
@@ -288,23 +368,59 @@ _ALL = [
         TOPIC_SNAPSHOT,
         "For each nugget and pooled chunk: does the chunk support the nugget?",
         ("nugget_id", "doc_id", "judge"),
+        _JUDGMENT,
+        order=_JUDGMENT_ORDER,
+    ),
+    _table(
+        "annotations",
+        TOPIC_SNAPSHOT,
+        "Verdicts of the annotators on a sample or all of the pool, beside the judge's in `judgments`.",
+        ("nugget_id", "doc_id", "judge"),
+        _JUDGMENT,
+        order=_JUDGMENT_ORDER,
+    ),
+    _table(
+        "agreement",
+        TOPIC_SNAPSHOT,
+        "How far judge and annotators agree: each two of them, and all together.",
+        ("statistic", "judge_a", "judge_b"),
+        {
+            "statistic": (TEXT, "cohen for two judges, fleiss for all together"),
+            "judge_a": (TEXT, "first judge, `all` for all together"),
+            "judge_b": (TEXT, "second judge, `all` for all together"),
+            "judge_kinds": (TEXT, "who judged, joined by +: llm, heuristic, human"),
+            "judges": (COUNT, "judges compared"),
+            "pairs": (COUNT, "nuggets with chunks on which every one of them gave a verdict"),
+            "left_out": (COUNT, "those they were asked about on which one or more failed, or (all) were not asked"),
+            "agreement": (NUMBER, "share of equal verdicts, of pairs of judges where there are more", True),
+            "agreement_low": (NUMBER, "95% bootstrap interval over questions, low end", True),
+            "agreement_high": (NUMBER, "95% bootstrap interval over questions, high end", True),
+            "kappa": (NUMBER, "Cohen's or Fleiss' kappa, null where chance alone gives full agreement", True),
+            "kappa_low": (NUMBER, "95% bootstrap interval over questions, low end", True),
+            "kappa_high": (NUMBER, "95% bootstrap interval over questions, high end", True),
+            "base_rate": (NUMBER, "share of supported over all these verdicts", True),
+            "base_rate_a": (NUMBER, "share of supported of the first judge", True),
+            "base_rate_b": (NUMBER, "share of supported of the second judge", True),
+        },
+    ),
+    _table(
+        "disagreements",
+        TOPIC_SNAPSHOT,
+        "Nuggets and chunks on which judges part, for people to read: the most divided first.",
+        ("nugget_id", "doc_id"),
         {
             "question_id": _QUESTION,
             "nugget_id": _NUGGET,
             "doc_id": _DOC,
-            "content_hash": (TEXT, "hash of the chunk's text that was judged"),
-            "nugget_hash": (TEXT, "sha256 of the nugget's text, so that a reworded nugget is judged again"),
-            "verdict": (TEXT, "supported, unsupported or error; an error is unjudged in every measure"),
-            "reason": (TEXT, "the judge's reason, or the error"),
-            "quote": (TEXT, "words of the chunk that support the nugget", True),
-            "quote_found": (FLAG, "whether the quote stands in the chunk, null without a quote", True),
-            "judge": (TEXT, "provider and model"),
-            "judge_kind": _JUDGE_KIND,
-            "prompt": _PROMPT,
-            "reply": _REPLY,
-            "carried_from": (TEXT, "snapshot the verdict was carried over from, null if judged here", True),
+            "question": (TEXT, "title of the question"),
+            "nugget": (TEXT, "the fact"),
+            "chunk": (TEXT, "page of the chunk's lines at its commit", True),
+            "supported": (pl.List(pl.String()), "judges that say supported"),
+            "unsupported": (pl.List(pl.String()), "judges that say unsupported"),
+            "reasons": (REASONS, "verdict, reason and quote of each judge"),
+            "text": (TEXT, "the chunk's text"),
         },
-        order=("question_id", "nugget_id", "doc_id", "judge"),
+        order=(),
     ),
     _table(
         "qrels",

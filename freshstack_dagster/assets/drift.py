@@ -6,13 +6,20 @@ from typing import Any
 
 import polars as pl
 
+from freshstack_dagster.assets.calibration import counted_judgments
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.errors import LakeError
 from freshstack_dagster.settings import Topic
 
 
 def _baseline_setting(topic: Topic) -> Any:
-    return topic.baseline
+    return topic.baseline, topic.judging.verdict
+
+
+def _all_judgments(stage: Stage) -> dict[str, pl.DataFrame]:
+    """The verdicts that count in every snapshot that exists, oldest first."""
+    snapshots = stage.lake.snapshots("judgments", stage.topic.name)
+    return {snapshot: counted_judgments(stage, snapshot) for snapshot in snapshots}
 
 
 def _baseline(stage: Stage, table: str) -> str:
@@ -30,7 +37,7 @@ def _baseline(stage: Stage, table: str) -> str:
     "support_drift",
     group="drift",
     rooms=["drift"],
-    reads=["nuggets", "judgments", "question_outcomes"],
+    reads=["nuggets", "judgments", "annotations", "question_outcomes"],
     settings=_baseline_setting,
 )
 def follow_support(stage: Stage) -> Built:
@@ -38,7 +45,7 @@ def follow_support(stage: Stage) -> Built:
     from freshstack_dagster.drift.support import support_drift
 
     baseline = _baseline(stage, "judgments")
-    drift = support_drift(stage.read("nuggets"), stage.read_all("judgments"), baseline=baseline)
+    drift = support_drift(stage.read("nuggets"), _all_judgments(stage), baseline=baseline)
     questions = drift.unique(["question_id", "snapshot"])
     support = questions.group_by("snapshot", "question_support").len("questions").sort("snapshot", "question_support")
     lost = drift.filter(pl.col("change_from_baseline") == "lost")
@@ -55,8 +62,8 @@ def follow_support(stage: Stage) -> Built:
     "repository_shift",
     group="drift",
     rooms=["drift"],
-    reads=["chunks", "judgments"],
-    settings=lambda topic: (topic.baseline, [(r.alias, r.name, r.formerly) for r in topic.repositories]),
+    reads=["chunks", "judgments", "annotations"],
+    settings=lambda topic: (_baseline_setting(topic), [(r.alias, r.name, r.formerly) for r in topic.repositories]),
 )
 def shift_repositories(stage: Stage) -> Built:
     """Documents and supporting documents by repository (DriftBench, Table 1), renamed repositories joined."""
@@ -68,7 +75,7 @@ def shift_repositories(stage: Stage) -> Built:
     }
     baseline = _baseline(stage, "judgments")
     renamed = {name.rsplit("/", 1)[-1]: r.alias for r in stage.topic.repositories for name in r.formerly}
-    shift = repository_shift(chunks, stage.read_all("judgments"), baseline=baseline, renamed=renamed)
+    shift = repository_shift(chunks, _all_judgments(stage), baseline=baseline, renamed=renamed)
     return Built({"repository_shift": shift}, {"baseline": baseline, "shift": shift.to_dicts()})
 
 
@@ -77,7 +84,7 @@ def shift_repositories(stage: Stage) -> Built:
     "lineage_summary",
     group="drift",
     rooms=["drift"],
-    reads=["chunks", "judgments", "commits"],
+    reads=["chunks", "judgments", "annotations", "commits"],
     settings=_baseline_setting,
 )
 def trace_lineage(stage: Stage) -> Built:
@@ -90,7 +97,7 @@ def trace_lineage(stage: Stage) -> Built:
     lineage, summary = trace(
         stage.scan("chunks", baseline).select(columns).collect(),
         {snapshot: stage.scan("chunks", snapshot).select(columns) for snapshot in later},
-        stage.read("judgments", baseline),
+        counted_judgments(stage, baseline),
         progress=stage.progress(),
     )
     outcomes = lineage.group_by("snapshot", "outcome").len("supporting chunks").sort("snapshot", "outcome")

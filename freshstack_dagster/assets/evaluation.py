@@ -6,12 +6,18 @@ from typing import Any
 
 import polars as pl
 
+from freshstack_dagster.assets.calibration import counted_judgments
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
+from freshstack_dagster.settings import Topic
 
 
 def _submitted(stage: Stage) -> Any:
     folder = stage.places.submitted_runs / stage.topic.name / stage.month
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.glob("*"))]
+
+
+def _verdict(topic: Topic) -> Any:
+    return topic.judging.verdict
 
 
 def _means(results: pl.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
@@ -23,7 +29,8 @@ def _means(results: pl.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
     "statistics",
     group="evaluation",
     rooms=["evaluation"],
-    reads=["questions", "nuggets", "chunks", "commits", "judgments", "qrels", "question_outcomes"],
+    reads=["questions", "nuggets", "chunks", "commits", "judgments", "annotations", "qrels", "question_outcomes"],
+    settings=_verdict,
 )
 def describe_collection(stage: Stage) -> Built:
     """The columns of FreshStack's Table 3, tokens by GPT-4o's tokenizer."""
@@ -34,7 +41,7 @@ def describe_collection(stage: Stage) -> Built:
         stage.read("nuggets"),
         stage.scan("chunks").select("doc_id", "repository", "tokens").collect(),
         stage.read("commits"),
-        stage.read("judgments"),
+        counted_judgments(stage),
         stage.read("qrels"),
         stage.read("question_outcomes"),
     )
@@ -45,14 +52,15 @@ def describe_collection(stage: Stage) -> Built:
     "pooling_results",
     group="evaluation",
     rooms=["evaluation"],
-    reads=["runs", "qrels", "judgments", "query_variants"],
+    reads=["runs", "qrels", "judgments", "annotations", "query_variants"],
+    settings=_verdict,
 )
 def score_pooling(stage: Stage) -> Built:
     """Every technique and retriever on the qrels (FreshStack, Table 4), with bounds for what nobody judged."""
     from freshstack_dagster.evaluation.results import incomplete_variants, pooling_results
 
     qrels, variants = stage.read("qrels"), stage.read("query_variants")
-    results = pooling_results(stage.read("runs"), qrels, stage.read("judgments"), variants)
+    results = pooling_results(stage.read("runs"), qrels, counted_judgments(stage), variants)
     lacking = {variant: len(questions) for variant, questions in incomplete_variants(variants, qrels).items()}
     facts = {
         "means": _means(results, ["setting", "variant", "retriever"]),
@@ -65,7 +73,8 @@ def score_pooling(stage: Stage) -> Built:
     "retrieval_results",
     group="evaluation",
     rooms=["evaluation"],
-    reads=["runs", "qrels", "judgments", "chunks"],
+    reads=["runs", "qrels", "judgments", "annotations", "chunks"],
+    settings=_verdict,
     external=_submitted,
 )
 def score_retrieval(stage: Stage) -> Built:
@@ -75,7 +84,7 @@ def score_retrieval(stage: Stage) -> Built:
 
     folder = stage.places.submitted_runs / stage.topic.name / stage.month
     submitted = read_submitted(folder, stage.scan("chunks"), stage.read("question_outcomes"))
-    results = retrieval_results(stage.read("runs"), stage.read("qrels"), stage.read("judgments"), submitted)
+    results = retrieval_results(stage.read("runs"), stage.read("qrels"), counted_judgments(stage), submitted)
     facts = {"means": _means(results, ["system"]), "submitted runs": 0 if submitted is None else len(submitted)}
     return Built({"retrieval_results": results}, facts)
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from freshstack_dagster.assets.models import open_models
+from freshstack_dagster.assets.models import cost_panel, open_models
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
 
 
 def _judging(topic: Topic) -> Any:
-    return topic.roles.judge.model_dump(mode="json"), topic.judging.model_dump(mode="json")
+    judging = topic.judging.model_dump(mode="json", exclude={"verdict", "annotated_share"})
+    return topic.roles.judge.model_dump(mode="json"), judging
 
 
 @table_assets(
@@ -57,6 +58,6 @@ def judge_pools(stage: Stage) -> Built:
         "carried over": judgments["carried_from"].count(),
         "supported": supported.height,
         "supported with the quote found in the chunk": supported.filter(pl.col("quote_found")).height,
-        "model calls": models.summary(),
+        **cost_panel(models),
     }
     return Built({"judgments": judgments}, facts)

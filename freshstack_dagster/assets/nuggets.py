@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from freshstack_dagster.assets.models import open_models
+from freshstack_dagster.assets.models import cost_panel, open_models
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
 
@@ -48,7 +48,7 @@ def write_nuggets(stage: Stage) -> Built:
         "written by": sorted(nuggets["model"].unique()),
         "nuggets a question": round(nuggets.height / max(1, nuggets["question_id"].n_unique()), 2),
         "outcomes": _outcomes(outcomes),
-        "model calls": models.summary(),
+        **cost_panel(models),
     }
     return Built({"nuggets": nuggets, "nugget_outcomes": outcomes}, facts)
 
@@ -75,6 +75,6 @@ def write_query_variants(stage: Stage) -> Built:
     facts = {
         "variants": variants.group_by("setting", "variant", "model").len("texts").sort("setting", "variant").to_dicts(),
         "outcomes": _outcomes(outcomes),
-        "model calls": models.summary(),
+        **cost_panel(models),
     }
     return Built({"query_variants": variants, "variant_outcomes": outcomes}, facts)

@@ -20,6 +20,7 @@ HEURISTIC = "heuristic"
 RESULTS: Mapping[str, pl.DataType] = {
     "asked": pl.String(),
     "questions": pl.Int64(),
+    "skipped": pl.Int64(),
     "nuggets": pl.Int64(),
     "stated": pl.Int64(),
     "unjudged": pl.Int64(),
@@ -47,28 +48,32 @@ def contamination(
     `judgments` are the verdicts on what `closed_book_documents` returned; the others are the tables of those names.
     Returns the columns of `RESULTS`, by month, `undated` for questions without a date, and last `all`: `share` is the
     stated part of the judged nuggets (null if none was), with its 95% Wilson interval (Wilson, JASA 1927), and
-    `fully_stated` counts questions with every nugget stated. Errors are unjudged and stand in no share. Questions
-    without a closed-book answer by a model are not in it; without any, the frame is empty.
+    `fully_stated` counts questions with every nugget stated. Errors are unjudged and stand in no share. Questions with
+    nuggets but without a closed-book answer by a model are counted as `skipped` and stand in no other figure;
+    `judge_kind` is `none` where all are.
     """
     answers = _answers(query_variants)
     answered = nuggets.join(answers, on="question_id", how="semi")
-    if not answered.height:
-        return pl.DataFrame(schema=dict(RESULTS))
     scores = answer_results(answers, judgments, answered, missing="zero").filter(pl.col("question_id") != ALL)
-    asked = questions.select(
-        "question_id", asked=pl.col("asked_at").dt.strftime("%Y-%m").fill_null("undated").cast(pl.String())
+    asked = questions.select("question_id", asked=pl.col("asked_at").dt.strftime("%Y-%m").cast(pl.String()))
+    dated = (
+        nuggets.select("question_id")
+        .unique()
+        .join(scores, on="question_id", how="left")
+        .join(asked, on="question_id", how="left")
+        .with_columns(pl.col("asked").fill_null("undated"))
     )
-    dated = scores.join(asked, on="question_id", how="left").with_columns(pl.col("asked").fill_null("undated"))
     by_month = (
         pl.concat([dated, dated.with_columns(asked=pl.lit(ALL))])
         .group_by("asked")
         .agg(
-            questions=pl.len(),
+            questions=pl.col("nuggets").count(),
+            skipped=pl.col("nuggets").null_count(),
             nuggets=pl.col("nuggets").sum(),
             stated=pl.col("stated").sum(),
             unjudged=pl.col("unjudged").sum(),
             fully_stated=(pl.col("stated") == pl.col("nuggets")).sum(),
-            judge_kind=pl.col("judge_kind").first(),
+            judge_kind=pl.col("judge_kind").drop_nulls().first().fill_null("none"),
         )
     )
     judged = pl.col("nuggets") - pl.col("unjudged")

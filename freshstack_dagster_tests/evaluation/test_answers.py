@@ -80,11 +80,14 @@ def test_contamination_by_month() -> None:
     )
     nuggets = nuggets_of("1_0", "1_1", "2_0", "3_0")
     results = contamination(variants, judgments, nuggets, questions)
-    assert results.select("asked", "questions", "nuggets", "stated", "unjudged", "share").rows() == [
-        ("2023-05", 1, 2, 1, 0, 0.5),
-        ("undated", 1, 1, 0, 1, None),
-        ("all", 2, 3, 1, 1, 0.5),
+    assert results.select("asked", "questions", "skipped", "nuggets", "stated", "unjudged", "share").rows() == [
+        ("2023-05", 1, 0, 2, 1, 0, 0.5),
+        ("undated", 1, 1, 1, 0, 1, None),
+        ("all", 2, 1, 3, 1, 1, 0.5),
     ]
     assert results["share_low"][0] == pytest.approx(0.0945, abs=1e-3)
     assert results["share_high"][0] == pytest.approx(0.9055, abs=1e-3)
-    assert contamination(variants.filter(pl.col("model") == "heuristic"), judgments, nuggets, questions).height == 0
+    skipped = contamination(variants.filter(pl.col("model") == "heuristic"), judgments, nuggets, questions)
+    assert skipped.select("asked", "questions", "skipped", "share", "judge_kind").rows()[-1] == (
+        "all", 0, 3, None, "none"
+    )  # fmt: skip

@@ -19,7 +19,10 @@ mutation($parameters: ExecutionParams!) {
   }
 }
 """
-STAGES = ["questions", "corpus", "nuggets", "pools", "judgments", "qrels", "evaluation", "drift", "publishing"]
+STAGES = [
+    "questions", "corpus", "nuggets", "answers", "pools", "judgments", "calibration", "qrels", "evaluation", "drift",
+    "publishing",
+]  # fmt: skip
 
 
 def launch(server: Server, assets: list[str], topic: str, snapshot: str) -> str:
@@ -77,7 +80,8 @@ def test_the_asset_graph_shows_every_stage_in_order(built_chunks: Server, browse
     x = dict(zip(STAGES, places, strict=True))
     assert None not in places
     for order in (
-        ["questions", "nuggets", "pools", "judgments", "qrels", "evaluation", "publishing"],
+        ["questions", "nuggets", "pools", "judgments", "calibration", "qrels", "evaluation", "publishing"],
+        ["nuggets", "answers"],
         ["corpus", "pools"],
         ["judgments", "drift", "publishing"],
     ):
