@@ -11,10 +11,19 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
 
-from freshstack_dagster.automation import build_questions, build_snapshot, compare_snapshots
+from freshstack_dagster.assets.tables import STAGES, open_stage
+from freshstack_dagster.automation import (
+    DRIFT_GROUPS,
+    SNAPSHOT_GROUPS,
+    TOPIC_GROUPS,
+    build_questions,
+    build_snapshot,
+    compare_snapshots,
+)
 from freshstack_dagster.definitions import build_definitions
 from freshstack_dagster.errors import FreshstackError, SettingsError
 from freshstack_dagster.partitions import multi_key, snapshot_partitions_def, topic_partitions
+from freshstack_dagster.resources import Project
 from freshstack_dagster.settings import Places
 
 # Steps that share a scarce thing: a model's rate limit, memory for vectors, a mirror's lock.
@@ -64,14 +73,29 @@ def build(
     """
     _check_names(topic, snapshots)
     definitions = build_definitions(places)
-    say(f"{topic}: questions and nuggets")
-    _run(definitions, build_questions.name, topic, instance)
+    project = Project(root=str(places.root))
+
+    def run(what: str, job: str, groups: Sequence[str], snapshot: str | None = None) -> None:
+        if _is_current(project, topic, snapshot, groups):
+            say(f"{what}: unchanged")
+            return
+        say(what)
+        _run(definitions, job, multi_key(topic, snapshot) if snapshot else topic, instance)
+
+    run(f"{topic}: questions and nuggets", build_questions.name, TOPIC_GROUPS)
     for snapshot in snapshots:
-        say(f"{topic} {snapshot}: corpus, pools, judgments, evaluation")
-        _run(definitions, build_snapshot.name, multi_key(topic, snapshot), instance)
+        what = f"{topic} {snapshot}: corpus, pools, judgments, evaluation"
+        run(what, build_snapshot.name, SNAPSHOT_GROUPS, snapshot)
     if drift:
-        say(f"{topic}: drift and report")
-        _run(definitions, compare_snapshots.name, topic, instance)
+        run(f"{topic}: drift and report", compare_snapshots.name, DRIFT_GROUPS)
+
+
+def _is_current(project: Project, topic: str, snapshot: str | None, groups: Sequence[str]) -> bool:
+    """Whether a run over these groups would change nothing; then none is launched, and none is recorded."""
+    if "publishing" in groups and not (project.places.reports / f"{topic}.html").exists():
+        return False
+    stage = open_stage(project, topic, snapshot)
+    return all(definition.is_current(stage) for definition in STAGES if definition.group in groups)
 
 
 def _check_names(topic: str, snapshots: Sequence[str]) -> None:

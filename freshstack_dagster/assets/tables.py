@@ -18,7 +18,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from freshstack_dagster.errors import FreshstackError
+from freshstack_dagster.errors import FreshstackError, LakeError
 from freshstack_dagster.lake import Lake, Pointer, fingerprint
 from freshstack_dagster.partitions import topic_and_snapshot, topic_partitions, topic_snapshot_partitions
 from freshstack_dagster.resources import Project
@@ -93,6 +93,50 @@ class Built:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class StageDefinition:
+    """What a stage is made of: its function, the tables it builds together, and everything they rest on."""
+
+    function: Callable[[Stage], Built]
+    tables: tuple[str, ...]
+    group: str
+    reads: tuple[str, ...]
+    version: str
+    settings: Callable[[Topic], Any]
+    external: Callable[[Stage], Any]
+    always: bool
+
+    @property
+    def by_snapshot(self) -> bool:
+        """Whether its tables are partitioned by snapshot too."""
+        return "snapshot" in TABLES[self.tables[0]].by
+
+    def inputs(self, stage: Stage) -> str:
+        """The fingerprint of everything it reads. Raises LakeError if an input table was never built."""
+        contents = _contents(stage, self.reads)
+        return fingerprint(self.version, contents, self.settings(stage.topic), self.external(stage))
+
+    def standing(self, stage: Stage) -> dict[str, Pointer | None]:
+        """What its tables hold now."""
+        return {table: stage.lake.current(table, stage.topic.name, stage.snapshot) for table in self.tables}
+
+    def is_current(self, stage: Stage) -> bool:
+        """Whether running it would change nothing; a stage that must always look does so here."""
+        try:
+            inputs = self.inputs(stage)
+        except LakeError:
+            return False
+        if any(pointer is None or pointer.inputs != inputs for pointer in self.standing(stage).values()):
+            return False
+        if not self.always:
+            return True
+        built = self.function(stage).tables
+        return all(TABLES[table].conform(built[table]).equals(stage.read(table)) for table in self.tables)
+
+
+STAGES: list[StageDefinition] = []
+
+
 def table_assets(
     *tables: str,
     group: str,
@@ -110,22 +154,21 @@ def table_assets(
     the topic that matters to it, `external` a fingerprint of what it reads outside the lake. `always` runs it each
     time, for what cannot be known without looking.
     """
-    by = TABLES[tables[0]].by
 
     def decorate(function: Callable[[Stage], Built]) -> dg.AssetsDefinition:
         version = code_version(f"assets/{Path(function.__code__.co_filename).name}", *rooms)
+        definition = StageDefinition(function, tables, group, tuple(reads), version, settings, external, always)
+        STAGES.append(definition)
 
         @dg.multi_asset(
             name=function.__name__,
-            specs=[_spec(TABLES[table], group, reads, kinds, version, function) for table in tables],
-            partitions_def=topic_partitions if by == ("topic",) else topic_snapshot_partitions,
+            specs=[_spec(TABLES[table], definition, kinds) for table in tables],
+            partitions_def=topic_snapshot_partitions if definition.by_snapshot else topic_partitions,
             pool=pool,
         )
         def assets(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:
             try:
-                stage = _stage(context, project)
-                inputs = fingerprint(version, _contents(stage, reads), settings(stage.topic), external(stage))
-                yield from _build(stage, tables, function, inputs, always)
+                yield from _build(definition, open_stage(project, *topic_and_snapshot(context), run=context.run_id))
             except FreshstackError as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
 
@@ -134,30 +177,24 @@ def table_assets(
     return decorate
 
 
-def _stage(context: dg.AssetExecutionContext, project: Project) -> Stage:
-    topic, snapshot = topic_and_snapshot(context)
-    return Stage(project.topic(topic), snapshot, project.lake, project.places, context.run_id)
+def open_stage(project: Project, topic: str, snapshot: str | None, *, run: str = "") -> Stage:
+    """A stage's view of a project. Raises SettingsError if there is no such topic."""
+    return Stage(project.topic(topic), snapshot, project.lake, project.places, run)
 
 
-def _build(
-    stage: Stage,
-    tables: Sequence[str],
-    function: Callable[[Stage], Built],
-    inputs: str,
-    always: bool,
-) -> Iterator[dg.MaterializeResult]:
+def _build(definition: StageDefinition, stage: Stage) -> Iterator[dg.MaterializeResult]:
     started = time.perf_counter()
-    standing = {table: stage.lake.current(table, stage.topic.name, stage.snapshot) for table in tables}
-    if not always and all(pointer is not None and pointer.inputs == inputs for pointer in standing.values()):
+    inputs, standing = definition.inputs(stage), definition.standing(stage)
+    if not definition.always and all(pointer is not None and pointer.inputs == inputs for pointer in standing.values()):
         for table, pointer in standing.items():
             assert pointer is not None
             yield _result(stage, table, pointer, {**pointer.notes, "outcome": "unchanged: nothing it reads changed"})
-        stage.say(f"{', '.join(tables)}: unchanged")
+        stage.say(f"{', '.join(definition.tables)}: unchanged")
         return
-    built = function(stage)
+    built = definition.function(stage)
     seconds = round(time.perf_counter() - started, 2)
     results = []
-    for table in tables:
+    for table in definition.tables:
         pointer = stage.lake.write(
             table,
             built.tables[table],
@@ -228,14 +265,7 @@ def _contents(stage: Stage, reads: Sequence[str]) -> dict[str, Any]:
     return contents
 
 
-def _spec(
-    table: Table,
-    group: str,
-    reads: Sequence[str],
-    kinds: frozenset[str] | set[str],
-    version: str,
-    function: Callable[[Stage], Built],
-) -> dg.AssetSpec:
+def _spec(table: Table, stage: StageDefinition, kinds: frozenset[str] | set[str]) -> dg.AssetSpec:
     columns = [
         dg.TableColumn(
             name=name,
@@ -247,13 +277,13 @@ def _spec(
     ]
     return dg.AssetSpec(
         key=table.name,
-        deps=list(reads),
-        group_name=group,
+        deps=list(stage.reads),
+        group_name=stage.group,
         kinds=set(kinds),
-        code_version=version,
+        code_version=stage.version,
         owners=["team:benchmark"],
-        tags={"freshstack/stage": group},
-        description=f"{table.description}\n\n{inspect.getdoc(function) or ''}".strip(),
+        tags={"freshstack/stage": stage.group},
+        description=f"{table.description}\n\n{inspect.getdoc(stage.function) or ''}".strip(),
         metadata={"dagster/column_schema": dg.TableSchema(columns=columns), "key": ", ".join(table.key)},
     )
 
