@@ -185,6 +185,8 @@ def _parse(utf8: bytes, language: str | None) -> tuple[Any, str]:
         return None, f"no grammar for {language}" if language else "no language by this name"
     if len(utf8) > MAX_PARSE_BYTES:
         return None, f"too large to parse ({len(utf8)} bytes)"
+    if b"\0" in utf8:  # the end of the text to many scanners, and some wait for ever to get past it
+        return None, "holds NUL bytes"
     if grammar in _DEEP_BLOCKS and _DEEP_BLOCKS[grammar].search(utf8):
         return None, f"nested too deep for the grammar {grammar}"
     late = f"the grammar {grammar} took longer than {PARSE_SECONDS} s"
@@ -211,6 +213,7 @@ def _parse(utf8: bytes, language: str | None) -> tuple[Any, str]:
 
 
 Piece = tuple[int, int]
+Slice = tuple[int, int, int, int]  # start, end, first token that touches it, the one after the last
 
 _LEADING_BLANK_LINES = re.compile(r"\s*[\r\n]")
 _NEWLINES = re.compile(rb"[\r\n]{2,}")
@@ -235,7 +238,10 @@ class _Cutter:
         self.head_cap = self.limit - min(ROOM_FLOOR, self.limit)
         self.head = min(head, self.head_cap)
         self.true_head = head
-        self.low, self.high = 0, ANY_HEAD
+        # The longest that fitted and the shortest that did not, and the same of two to be joined: all that the range
+        # of heads depends on.
+        self.fit, self.misfit = -ANY_HEAD, ANY_HEAD
+        self.joined, self.apart = -ANY_HEAD, ANY_HEAD
         self._counts: dict[Piece, int] = {}
         self._ends: list[int] | None = None
         blank = _LEADING_BLANK_LINES.match(document.text.removeprefix("\ufeff"))
@@ -282,75 +288,90 @@ class _Cutter:
             return self._at_most(estimate - SLACK)
         return self._at_most(min(max(self.count(start, end), estimate - SLACK), estimate + SLACK))
 
-    def may_join(self, left: Piece, right: Piece) -> bool:
+    def may_join(self, left: Slice, right: Slice) -> bool:
         """The reference's first condition for joining neighbours: both documents, heads included, are short enough."""
         room = self.limit - MERGE_RESERVE - 2 * self.head
-        tokens = self.estimate(*left) + self.estimate(*right)
-        if tokens + 2 * SLACK < room:
-            return self._below_twice(tokens + 2 * SLACK)
-        if tokens - 2 * SLACK >= room:
-            return self._below_twice(tokens - 2 * SLACK)
-        exact = self.count(*left) + self.count(*right)
-        return self._below_twice(min(max(exact, tokens - 2 * SLACK), tokens + 2 * SLACK))
+        tokens = left[3] - left[2] + right[3] - right[2]
+        if abs(tokens - room) <= 2 * SLACK:
+            exact = self.count(left[0], left[1]) + self.count(right[0], right[1])
+            tokens = min(max(exact, tokens - 2 * SLACK), tokens + 2 * SLACK)
+        else:
+            tokens += 2 * SLACK if tokens < room else -2 * SLACK
+        if tokens < room:
+            self.joined = max(self.joined, tokens)
+            return True
+        self.apart = min(self.apart, tokens)
+        return False
 
     def _at_most(self, tokens: int) -> bool:
         """Decide `head + tokens <= limit`, and note for which heads the answer is the same."""
-        greatest = self.limit - tokens
-        return self._decide(greatest)
-
-    def _below_twice(self, tokens: int) -> bool:
-        """Decide `2 * head + tokens < limit - MERGE_RESERVE`, and note for which heads the answer is the same."""
-        greatest = (self.limit - MERGE_RESERVE - tokens - 1) // 2
-        return self._decide(greatest)
-
-    def _decide(self, greatest_head: int) -> bool:
-        if self.head <= greatest_head:
-            self.high = min(self.high, greatest_head)
+        if self.head + tokens <= self.limit:
+            self.fit = max(self.fit, tokens)
             return True
-        self.low = max(self.low, greatest_head + 1)
+        self.misfit = min(self.misfit, tokens)
         return False
 
     def head_range(self) -> tuple[int, int]:
+        """The heads for which every decision so far is the same."""
+        # 2 * head + tokens < limit - MERGE_RESERVE, for the joined; the contrary for the others.
+        low = max(0, self.limit - self.misfit + 1, (self.limit - MERGE_RESERVE - self.apart + 1) // 2)
+        high = min(self.limit - self.fit, (self.limit - MERGE_RESERVE - self.joined - 1) // 2)
         # A head over the cap counts as the cap.
-        return self.low, ANY_HEAD if self.high >= self.head_cap else self.high
+        return low, ANY_HEAD if high >= self.head_cap else high
 
     # -- cutting by the tree -------------------------------------------------------------------------------------
 
     def tree_pieces(self, root: Any) -> list[Piece]:
         """Pieces by the syntax tree, joined inside each node; iterative, since trees can be 100,000 deep."""
-        pieces: list[Piece] = []
+        pieces: list[Slice] = []
         frames: list[tuple[Iterator[Any], int]] = [(iter(root.children), 0)]
+        fits = self.limit - self.head - SLACK  # estimates up to here need no second look
         while frames:
             children, base = frames[-1]
-            node = next(children, None)
-            if node is None:
+            for node in children:
+                piece = self._slice(node.start_byte, node.end_byte, pieces)
+                estimate = piece[3] - piece[2]
+                if estimate <= fits:
+                    self.fit = max(self.fit, estimate + SLACK)
+                elif not self.fits(piece[0], piece[1]):
+                    if node.child_count:
+                        frames.append((iter(node.children), len(pieces)))
+                        break
+                    for start, end in self.text_pieces(piece[0], piece[1]):
+                        self._add(pieces, base, self._slice(start, end, pieces))
+                    continue
+                self._add(pieces, base, piece)
+            else:
                 frames.pop()
                 if frames and len(pieces) > base > frames[-1][1]:
                     # The node is done: now its first piece may join what its elder siblings left.
                     self._join(pieces, base)
-                continue
-            start, end = node.start_byte, node.end_byte
-            if pieces:  # a grammar's zero-width tokens can lie behind
-                start, end = max(start, pieces[-1][1]), max(end, pieces[-1][1])
-            if self.fits(start, end):
-                self._add(pieces, base, (start, end))
-            elif node.child_count:
-                frames.append((iter(node.children), len(pieces)))
-            else:
-                for piece in self.text_pieces(start, end):
-                    self._add(pieces, base, piece)
-        return pieces
+        return [(start, end) for start, end, _, _ in pieces]
 
-    def _add(self, pieces: list[Piece], base: int, piece: Piece) -> None:
+    def _slice(self, start: int, end: int, pieces: list[Slice]) -> Slice:
+        """A slice with its tokens; never before the last piece, behind which a grammar's empty tokens can lie."""
+        ends = self.ends()
+        if pieces:
+            start, end = max(start, pieces[-1][1]), max(end, pieces[-1][1])
+        first = bisect_right(ends, start)
+        return start, end, first, bisect_left(ends, end, lo=first) + 1 if start < end else first
+
+    def _add(self, pieces: list[Slice], base: int, piece: Slice) -> None:
         pieces.append(piece)
         if len(pieces) - 1 > base:
             self._join(pieces, len(pieces) - 1)
 
-    def _join(self, pieces: list[Piece], index: int) -> None:
+    def _join(self, pieces: list[Slice], index: int) -> None:
         """Join the piece at `index` to the one before it, if they fit together."""
         left, right = pieces[index - 1], pieces[index]
-        if self.may_join(left, right) and self.fits(left[0], right[1]):
-            pieces[index - 1 : index + 1] = [(left[0], right[1])]
+        if not self.may_join(left, right):
+            return
+        together = right[3] - left[2] + SLACK  # with what lies between them
+        if self.head + together <= self.limit:
+            self.fit = max(self.fit, together)
+        elif not self.fits(left[0], right[1]):
+            return
+        pieces[index - 1 : index + 1] = [(left[0], right[1], left[2], max(left[3], right[3]))]
 
     # -- cutting at separators -----------------------------------------------------------------------------------
 
@@ -540,6 +561,8 @@ class _Cutter:
 
     def _trimmed(self, start: int, end: int) -> Piece | None:
         """A piece without its leading blank lines, which would melt with the head's; None if it is all blank."""
+        if start < end and 0x20 < self.utf8[start] < 0x80:
+            return start, end
         text = self.utf8[start:end].decode("utf-8")
         if not text or text.isspace():
             return None

@@ -44,9 +44,12 @@ def head_tokens(path: str) -> int:
     The tokens of a whole document are `head_tokens(path) + count_tokens(text)`, exactly, as long as `text` does not
     begin with blank lines; chunks never do.
     """
-    # Paths that are no UTF-8 reach us with surrogates, which no tokenizer takes.
-    readable = path.encode("utf-8", "surrogateescape" if _only_escapes(path) else "replace").decode("utf-8", "replace")
-    return count_tokens(readable + "\n\n")
+    try:
+        return count_tokens(path + "\n\n")
+    except UnicodeEncodeError:
+        # Paths that are no UTF-8 reach us with surrogates, which no tokenizer takes.
+        handler = "surrogateescape" if _only_escapes(path) else "replace"
+        return count_tokens(path.encode("utf-8", handler).decode("utf-8", "replace") + "\n\n")
 
 
 def load_tokenizer() -> None:

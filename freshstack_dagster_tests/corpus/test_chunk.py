@@ -396,9 +396,8 @@ SOURCES = {
     "owner/name/b.md": "# Guide\n\nIntroduction.\n\n"
     + "".join(
         f"## Part {i}\n\n"
-        f"Some words about part {i}, with `code_{i}` and a [link](https://example.org/{i}).\n\n```bash\nrun --part {i}\n```\n\n"
-        + "".join(f"- item {j} of {i}\n" for j in range(i))
-        + "\n"
+        f"Some words about part {i}, with `code_{i}` and a [link](https://example.org/{i}).\n\n"
+        f"```bash\nrun --part {i}\n```\n\n" + "".join(f"- item {j} of {i}\n" for j in range(i)) + "\n"
         for i in range(12)
     ),
     "owner/name/c.ts": 'import { a } from "./a";\n\n'
