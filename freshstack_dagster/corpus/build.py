@@ -6,11 +6,12 @@ worker processes when there is enough to do; frames are put together by columns,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,8 +69,7 @@ def resolve_commits(topic: Topic, snapshot: str, mirrors: Path, *, progress: Pro
     """The table `commits`: the commit of each of the topic's repositories at a snapshot.
 
     Mirrors are cloned or fetched as needed; `progress` is called before each with what is done, and repositories done
-    and in all. Raises CorpusError naming the repository that cannot be resolved, and two
-    repositories that are one under two names.
+    and in all. Raises CorpusError naming the repository that cannot be resolved, or two that are one under two names.
     """
     _refuse_two_names(topic)
     rows: list[dict[str, Any]] = []
@@ -271,19 +271,21 @@ class _Builder:
         missing: list[tuple[str, str]] = []
         batch: list[tuple[str, str, Cuts]] = []
         size = 0
-        for job, cuts in self._results(files, self._read(files, missing)):
-            row = files.row(job.number, named=True)
-            batch.append((row["blob"], row["language_key"], cuts))
-            size += len(job.data)
-            self.chunked_blobs += 1
-            self.chunked_bytes += len(job.data)
-            if size > SHARD_BYTES:
-                self._keep(batch)
-                batch, size = [], 0
+        # Closed at once when something fails, so that no worker goes on for nobody.
+        with contextlib.closing(self._results(files, self._read(files, missing))) as results:
+            for job, cuts in results:
+                row = files.row(job.number, named=True)
+                batch.append((row["blob"], row["language_key"], cuts))
+                size += len(job.data)
+                self.chunked_blobs += 1
+                self.chunked_bytes += len(job.data)
+                if size > SHARD_BYTES:
+                    self._keep(batch)
+                    batch, size = [], 0
         self._keep(batch)
         self._settle_missing(missing)
 
-    def _results(self, files: pl.DataFrame, jobs: Iterator[Job]) -> Iterator[tuple[Job, Cuts]]:
+    def _results(self, files: pl.DataFrame, jobs: Iterator[Job]) -> Generator[tuple[Job, Cuts]]:
         size = int(files["bytes"].sum())
         if size <= IN_PROCESS_BYTES and files.filter(pl.col("bytes") > IN_PROCESS_FILE_BYTES).is_empty():
             return ((job, cut(job.path, job.data, self.topic.max_tokens)) for job in jobs)

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -86,7 +86,9 @@ def cut(path: str, data: bytes, max_tokens: int, as_text: str | None = None) -> 
         [one.text for one in chunks],
     )
     head = chunk.head_tokens(path)
-    return Cuts(file.outcome, file.encoding, file.language, file.detail, head, *file.head_range, columns)
+    # Whatever the range says, these cuts are right for this path; whoever waits for them must not wait forever.
+    low, high = min(file.head_range[0], head), max(file.head_range[1], head)
+    return Cuts(file.outcome, file.encoding, file.language, file.detail, head, low, high, columns)
 
 
 def _cut_pdf(path: str, data: bytes, max_tokens: int) -> ChunkedFile:
@@ -102,7 +104,7 @@ def _cut_pdf(path: str, data: bytes, max_tokens: int) -> ChunkedFile:
 
 def cut_all(
     jobs: Iterable[Job], *, max_tokens: int, seconds_per_file: float, workers: int
-) -> Iterator[tuple[Job, Cuts]]:
+) -> Generator[tuple[Job, Cuts]]:
     """Chunk every job in `workers` processes; results come as they are ready, each job exactly once.
 
     A file that uses more than `seconds_per_file` of processor time, or crashes its worker twice, is cut as text, and

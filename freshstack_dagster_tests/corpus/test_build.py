@@ -256,6 +256,13 @@ def test_a_broken_cache_costs_time_only(made: Made, tmp_path: Path, caplog: pyte
     assert str(broken) in caplog.text
 
 
+def test_a_cache_that_cannot_be_written_is_one_clear_line(made: Made, tmp_path: Path) -> None:
+    made.commit(OCTOBER, {"a.py": code(9)})
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(CorpusError, match="the cache cannot be written: "):
+        built(topic_of(made), tmp_path)
+
+
 def test_commits_of_another_topic_are_refused(made: Made, tmp_path: Path) -> None:
     made.commit(OCTOBER)
     commits = resolve_commits(topic_of(made), "2024-10", tmp_path / "mirrors").with_columns(repository=pl.lit("other"))

@@ -5,16 +5,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from freshstack_dagster.corpus import chunk
 from freshstack_dagster.corpus.workers import Job, cut, cut_all
 from freshstack_dagster.errors import CorpusError
 
 # What a worker imports before anything else: makes a file hang in C, or crash its process, by its name.
 TROUBLE = """
 import os, sys
+from dataclasses import replace
 from pathlib import Path
 marks = Path(__file__).parent
 def spoil(chunk):
@@ -67,6 +70,14 @@ def test_workers_cut_as_this_process_does() -> None:
     for job, cuts in cut_all(jobs(paths), max_tokens=2048, seconds_per_file=20, workers=2):
         assert cuts == cut(job.path, job.data, 2048)
         assert cuts.columns[8] == [job.data.decode()]
+
+
+def test_cuts_always_serve_the_path_they_were_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = chunk.chunk_document
+    wrong = (999, 1000)
+    monkeypatch.setattr(chunk, "chunk_document", lambda *a, **k: replace(whole(*a, **k), head_range=wrong))
+    cuts = cut("a.md", b"text", 2048)
+    assert cuts.low == cuts.head < 999 < cuts.high
 
 
 @pytest.mark.usefixtures("trouble")
