@@ -10,10 +10,10 @@ Four passes, each over what the ones before left open:
 3. **A copy**: the same text, that stood elsewhere before and still does. Two copies became one: `merged`.
 4. **Shared symbols**: a class or function that is defined in no other chunk of the baseline, and now in a new one.
 
-What none of them finds is `gone`. Among places that fit equally well the nearer wins, and one on the way that other
-files of the same folder took before one that none took. A later chunk that was there before with the same text is
-nobody's successor by its passages, and a passage that stood in a file before, or anywhere in another repository, did
-not come there from elsewhere.
+What none of them finds is `gone`. Where a folder moved, a vanished file's heir is the later file of its name to which
+its neighbours' way leads. Among places that fit about equally well the heir wins, or the nearer. A later chunk that was
+there before with the same text is nobody's successor by its passages, and a passage that stood before in a file (or in
+the one it is heir of), or anywhere in another repository, did not come there from elsewhere.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from freshstack_dagster.tables import TABLES
 Progress = Callable[[str, int, int], None]
 
 # Shares of the old chunk's weight. With less than FOUND of its passages left an old chunk has no successor; elsewhere
-# than in its own file more is asked, because texts of a kind are alike without descending from each other. A successor
-# adds at least ADDS.
+# than in its own file or its heir more is asked, because texts of a kind are alike without descending from each other.
+# A successor adds at least ADDS.
 FOUND = 0.30
 FOUND_ELSEWHERE = 0.50
 ADDS = 0.20
+ADDS_ELSEWHERE = 0.25
 # Elsewhere than in its own file, fewer shared passages than this, or an equal text of fewer characters under another
 # name, are an accident of short texts.
 LEAST_PASSAGES = 5
@@ -42,7 +43,7 @@ MOST_SUCCESSORS = 4
 # A passage in more chunks than this is boilerplate, and tells nothing about where a chunk went.
 MOST_CHUNKS_OF_A_PASSAGE = 40
 # At about equal passages the nearer place wins.
-NEARNESS = {"same_file": 0.10, "same_repository": 0.03, "same_name": 0.07, "same_way": 0.10}
+NEARNESS = {"same_file": 0.15, "same_repository": 0.03, "same_name": 0.07}
 # A new file of which one old file makes up at least this is that file, and whatever else it took in merged into it.
 MAIN_SOURCE = 2 / 3
 _DEFINES = (
@@ -55,7 +56,9 @@ FUNCTION = _DEFINES + r"(?:def|fn|func|function)\s+([A-Za-z_$][\w$]{5,})"
 LEAST_SYMBOLS_SHARED = 0.5
 LEAST_FUNCTIONS = 3
 _DEEPEST = 16
+MOST_WAYS = 500
 _PLACE = ["repository", "path"]
+_HEIR = [*_PLACE, "repository_now", "path_now"]
 
 
 @dataclass(frozen=True)
@@ -105,15 +108,15 @@ def follow(baseline: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
     weight that its first successor holds, 0 to 1; null if gone) and `evidence`, a row for each chunk of `baseline`.
     """
     corpora = _number(baseline, later)
-    ways = _ways(corpora)
-    equal = _equal_text(corpora, ways)
+    heirs = _heirs(corpora)
+    equal = _equal_text(corpora, heirs)
     open_ = corpora.old.join(equal, on="old", how="anti")
     candidates = _new_content(corpora)
-    placed = _name(_shared_passages(open_, candidates, corpora.old, ways), corpora)
+    placed = _name(_shared_passages(open_, candidates, corpora.old, heirs), corpora, heirs)
     open_ = open_.join(placed, on="old", how="anti")
-    copies = _copies(open_, corpora, ways)
+    copies = _copies(open_, corpora, heirs)
     open_ = open_.join(copies, on="old", how="anti")
-    by_symbol = _name(_shared_symbols(open_, corpora, candidates, ways), corpora)
+    by_symbol = _name(_shared_symbols(open_, corpora, candidates, heirs), corpora, heirs)
     gone = open_.join(by_symbol, on="old", how="anti").select(
         "old",
         outcome=pl.lit("gone"),
@@ -134,7 +137,7 @@ def _number(baseline: pl.DataFrame, later: pl.DataFrame) -> Corpora:
     return Corpora(prepare(baseline, "old"), prepare(later, "new"))
 
 
-def _equal_text(corpora: Corpora, ways: pl.DataFrame) -> pl.DataFrame:
+def _equal_text(corpora: Corpora, heirs: pl.DataFrame) -> pl.DataFrame:
     """Outcomes of chunks whose exact text stands in the later snapshot, at their place or at a new one."""
     old = corpora.old.select("old", *_PLACE, "name", "content_hash", size=pl.col("text").str.len_chars())
     new = corpora.new.select("new", "doc_id", *_PLACE, "name", "content_hash")
@@ -147,7 +150,7 @@ def _equal_text(corpora: Corpora, ways: pl.DataFrame) -> pl.DataFrame:
     arrived = pairs.join(was_there, on=["repository_now", "path_now", "content_hash"], how="anti").filter(
         (pl.col("size") >= LEAST_CHARACTERS) | (pl.col("name") == pl.col("name_now"))
     )
-    moved = _at_the_nearest(arrived, ways).select(
+    moved = _at_the_nearest(arrived, heirs).select(
         "old",
         pl.when(pl.col("repository") != pl.col("repository_now"))
         .then(pl.lit("migrated"))
@@ -168,12 +171,13 @@ def _equal_text(corpora: Corpora, ways: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([same, moved]).select("old", "outcome", "successors", score=pl.lit(1.0), evidence="evidence")
 
 
-def _copies(open_: pl.DataFrame, corpora: Corpora, ways: pl.DataFrame) -> pl.DataFrame:
+def _copies(open_: pl.DataFrame, corpora: Corpora, heirs: pl.DataFrame) -> pl.DataFrame:
     """Outcomes of chunks whose exact text stands only where it stood before as well."""
-    pairs = open_.select("old", *_PLACE, "name", "content_hash").join(
+    pairs = open_.select("old", *_PLACE, "name", "content_hash", "text").join(
         corpora.new.select("new", "doc_id", *_PLACE, "name", "content_hash"), on="content_hash", suffix="_now"
     )
-    return _at_the_nearest(pairs, ways).select(
+    telling = (pl.col("text").str.len_chars() >= LEAST_CHARACTERS) | (pl.col("name") == pl.col("name_now"))
+    return _at_the_nearest(pairs.filter(telling), heirs).select(
         "old",
         outcome=pl.lit("merged"),
         successors="successors",
@@ -182,21 +186,35 @@ def _copies(open_: pl.DataFrame, corpora: Corpora, ways: pl.DataFrame) -> pl.Dat
     )
 
 
-def _ways(corpora: Corpora) -> pl.DataFrame:
-    """Ways that files took: folders, and what they became, of texts that stand once in each snapshot.
+def _heirs(corpora: Corpora) -> pl.DataFrame:
+    """What vanished files are called now, as far as the ways of their neighbours tell.
 
-    Columns `repository`, `folder`, `repository_now`, `folder_now`: `libs/core/a.py` that is now `packages/core/a.py`
-    went from `libs` to `packages`.
+    A text that stands once in each snapshot, in files of one name, shows a way: `libs/core/a.py` that is now
+    `packages/core/a.py` went from `libs` to `packages`. Out: `repository`, `path`, `repository_now`, `path_now`, each
+    file once on either side.
     """
     columns = [*_PLACE, "name", "content_hash"]
     telling = pl.col("content_hash").is_unique() & (pl.col("text").str.len_chars() >= LEAST_CHARACTERS)
     old, new = (frame.filter(telling).select(columns) for frame in (corpora.old, corpora.new))
-    pairs = old.join(new, on=["content_hash", "name"], suffix="_now")
-    return (
-        pairs.select(_way())
-        .unique()
-        .filter((pl.col("repository") != pl.col("repository_now")) | (pl.col("folder") != pl.col("folder_now")))
+    ways = old.join(new, on=["content_hash", "name"], suffix="_now").filter(
+        (pl.col("repository") != pl.col("repository_now")) | (pl.col("path") != pl.col("path_now"))
     )
+    keys = ["repository", "folder", "repository_now", "folder_now"]
+    ways = ways.select(_way()).group_by(keys).len("votes").sort("votes", *keys, descending=[True, *[False] * 4])
+    before, after = (frame.select(_PLACE).unique() for frame in (corpora.old, corpora.new))
+    vanished, appeared = before.join(after, on=_PLACE, how="anti"), after.join(before, on=_PLACE, how="anti")
+    stem = pl.when(pl.col("folder") == "").then(pl.lit("")).otherwise(pl.col("folder") + "/")
+    stem_now = pl.when(pl.col("folder_now") == "").then(pl.lit("")).otherwise(pl.col("folder_now") + "/")
+    led = (
+        vanished.join(ways.head(MOST_WAYS), on="repository")
+        .filter(pl.col("path").str.starts_with(stem))
+        .with_columns(path_now=stem_now + pl.col("path").str.slice(stem.str.len_chars()), depth=stem.str.len_chars())
+        .join(appeared.rename({name: f"{name}_now" for name in _PLACE}), on=["repository_now", "path_now"], how="semi")
+        .sort("depth", "votes", *_PLACE, "repository_now", "path_now", descending=[True, True, *[False] * 4])
+        .unique(_PLACE, keep="first", maintain_order=True)
+        .unique(["repository_now", "path_now"], keep="first", maintain_order=True)
+    )
+    return led.select(_HEIR)
 
 
 def _way() -> list[pl.Expr]:
@@ -216,30 +234,26 @@ def _way() -> list[pl.Expr]:
     ]
 
 
-def _near(pairs: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+def _near(pairs: pl.DataFrame, heirs: pl.DataFrame) -> pl.DataFrame:
     """Add to pairs of an old and a later place how near they are (`near`) and whether it is one file (`same_file`)."""
     repository = pl.col("repository") == pl.col("repository_now")
-    same_name = pl.col("name") == pl.col("name_now")
-    taken = (
-        pairs.filter(same_name)
-        .select("old", "new", *_way())
-        .join(ways, on=["repository", "folder", "repository_now", "folder_now"], how="semi")
-        .select("old", "new", same_way=pl.lit(True))
-    )
-    same_file = repository & (pl.col("path") == pl.col("path_now"))
-    return pairs.join(taken, on=["old", "new"], how="left").with_columns(
-        same_file=same_file,
-        near=same_file * NEARNESS["same_file"]
-        + repository * NEARNESS["same_repository"]
-        + same_name * NEARNESS["same_name"]
-        + pl.col("same_way").fill_null(False) * NEARNESS["same_way"],
+    same_file = (repository & (pl.col("path") == pl.col("path_now"))) | pl.col("heir").fill_null(False)
+    return (
+        pairs.join(heirs.with_columns(heir=pl.lit(True)), on=_HEIR, how="left")
+        .with_columns(same_file=same_file)
+        .with_columns(
+            near=pl.col("same_file") * NEARNESS["same_file"]
+            + repository * NEARNESS["same_repository"]
+            + (pl.col("name") == pl.col("name_now")) * NEARNESS["same_name"]
+        )
+        .drop("heir")
     )
 
 
-def _at_the_nearest(pairs: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+def _at_the_nearest(pairs: pl.DataFrame, heirs: pl.DataFrame) -> pl.DataFrame:
     """For each old chunk one pair, at the nearest place, with its `successors`."""
     return (
-        _near(pairs, ways)
+        _near(pairs, heirs)
         .sort(["old", "near", "doc_id"], descending=[False, True, False])
         .unique("old", keep="first", maintain_order=True)
         .with_columns(successors=pl.concat_list("doc_id"))
@@ -283,13 +297,14 @@ def _new_content(corpora: Corpora) -> pl.DataFrame:
 
 
 def _shared_passages(
-    open_: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame, ways: pl.DataFrame
+    open_: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame, heirs: pl.DataFrame
 ) -> pl.DataFrame:
     """Successors by shared passages: `old`, `new`, `place` (0 for the best), `gain`, `covered`, `evidence`."""
     stood = fingerprints(baseline.select(key="old", text="text")).rename({"key": "old"})
     new = fingerprints(candidates.select(key="new", text="text")).rename({"key": "new"})
     old = stood.join(open_.select("old"), on="old", how="semi")
-    spread = pl.concat([stood.select("fingerprint"), new.select("fingerprint")])["fingerprint"].value_counts()
+    counts = [side["fingerprint"].value_counts() for side in (stood, new)]
+    spread = pl.concat(counts).group_by("fingerprint").agg(pl.col("count").max())
     rare = spread.filter(pl.col("count") <= MOST_CHUNKS_OF_A_PASSAGE).select(
         "fingerprint", weight=1 / pl.col("count").log1p()
     )
@@ -297,8 +312,8 @@ def _shared_passages(
     weights = old.group_by("old").agg(total=pl.col("weight").sum())
     shared = old.join(new, on="fingerprint", how="inner")
     shared = _without_passing_likeness(shared, weights)
-    shared = _arrived(shared, stood.join(rare, on="fingerprint", how="semi"), candidates, baseline)
-    nearness = _nearness(shared.select("old", "new").unique(), open_, candidates, ways)
+    shared = _arrived(shared, stood.join(rare, on="fingerprint", how="semi"), candidates, baseline, heirs)
+    nearness = _nearness(shared.select("old", "new").unique(), open_, candidates, heirs)
     chosen = []
     for place in range(MOST_SUCCESSORS):
         gains = (
@@ -307,7 +322,11 @@ def _shared_passages(
             .join(weights, on="old")
             .with_columns(gain=pl.col("gain") / pl.col("total"))
             .join(nearness, on=["old", "new"])
-            .filter((pl.col("gain") >= ADDS) & (pl.col("same_file") | (pl.col("passages") >= LEAST_PASSAGES)))
+            .filter(
+                pl.when("same_file")
+                .then(pl.col("gain") >= ADDS)
+                .otherwise((pl.col("gain") >= ADDS_ELSEWHERE) & (pl.col("passages") >= LEAST_PASSAGES))
+            )
             .sort(["old", pl.col("gain") + pl.col("near"), "new"], descending=[False, True, False])
             .unique("old", keep="first", maintain_order=True)
             .select("old", "new", "gain", at_home="same_file", place=pl.lit(place))
@@ -340,21 +359,23 @@ def _shared_passages(
 
 
 def _arrived(
-    shared: pl.DataFrame, stood: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame
+    shared: pl.DataFrame, stood: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame, heirs: pl.DataFrame
 ) -> pl.DataFrame:
     """Only passages that are new where they now stand: in the file, or in the repository if it is another one."""
-    places = shared.join(baseline.select("old", *_PLACE), on="old").join(
-        candidates.select("new", *_PLACE), on="new", suffix="_now"
+    now, home = ["repository_now", "path_now"], ["home_repository", "home_path"]
+    origin = heirs.rename(dict(zip(_PLACE, home, strict=True)))
+    files = (
+        candidates.select("new", *_PLACE).rename(dict(zip(_PLACE, now, strict=True))).join(origin, on=now, how="left")
     )
+    files = files.with_columns(pl.col(there).fill_null(pl.col(here)) for there, here in zip(home, now, strict=True))
+    places = shared.join(baseline.select("old", *_PLACE), on="old").join(files, on="new")
     before = stood.join(baseline.select("old", *_PLACE), on="old").drop("old").unique()
-    in_file = before.rename({"repository": "repository_now", "path": "path_now"}).with_columns(in_file=pl.lit(True))
-    in_repository = before.select(
-        repository_now="repository", fingerprint="fingerprint", in_repository=pl.lit(True)
-    ).unique()
+    in_file = before.rename(dict(zip(_PLACE, home, strict=True))).with_columns(in_file=pl.lit(True))
+    in_repository = before.select("fingerprint", repository_now="repository", in_repository=pl.lit(True)).unique()
     within = pl.col("repository") == pl.col("repository_now")
-    at_home = within & (pl.col("path") == pl.col("path_now"))
+    at_home = (pl.col("repository") == pl.col("home_repository")) & (pl.col("path") == pl.col("home_path"))
     return (
-        places.join(in_file, on=["repository_now", "path_now", "fingerprint"], how="left")
+        places.join(in_file, on=[*home, "fingerprint"], how="left")
         .join(in_repository, on=["repository_now", "fingerprint"], how="left")
         .filter(at_home | (within & pl.col("in_file").is_null()) | (~within & pl.col("in_repository").is_null()))
         .select("old", "new", "fingerprint", "weight")
@@ -385,15 +406,17 @@ def _without_passing_likeness(shared: pl.DataFrame, weights: pl.DataFrame) -> pl
     return shared.join(worth, on=["old", "new"], how="semi")
 
 
-def _nearness(pairs: pl.DataFrame, old: pl.DataFrame, new: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+def _nearness(pairs: pl.DataFrame, old: pl.DataFrame, new: pl.DataFrame, heirs: pl.DataFrame) -> pl.DataFrame:
     """`old`, `new`, `same_file` and `near` of pairs."""
     joined = pairs.join(old.select("old", *_PLACE, "name"), on="old").join(
         new.select("new", *_PLACE, "name"), on="new", suffix="_now"
     )
-    return _near(joined, ways).select("old", "new", "same_file", "near")
+    return _near(joined, heirs).select("old", "new", "same_file", "near")
 
 
-def _shared_symbols(rest: pl.DataFrame, corpora: Corpora, candidates: pl.DataFrame, ways: pl.DataFrame) -> pl.DataFrame:
+def _shared_symbols(
+    rest: pl.DataFrame, corpora: Corpora, candidates: pl.DataFrame, heirs: pl.DataFrame
+) -> pl.DataFrame:
     """Successors by symbols that one old chunk alone defined and that new chunks of the language define."""
     own = _symbols(corpora.old, "old")
     unique = own.join(own.group_by("symbol").len("times").filter(pl.col("times") == 1), on="symbol", how="semi")
@@ -411,7 +434,7 @@ def _shared_symbols(rest: pl.DataFrame, corpora: Corpora, candidates: pl.DataFra
     )
     if pairs.is_empty():
         return _NO_SUCCESSORS
-    near = _nearness(pairs.select("old", "new"), rest, candidates, ways)
+    near = _nearness(pairs.select("old", "new"), rest, candidates, heirs)
     best = (
         pairs.join(near, on=["old", "new"])
         .filter(pl.col("types") | pl.col("same_file") | (pl.col("symbols").list.len() >= LEAST_FUNCTIONS))
@@ -445,7 +468,7 @@ def _symbols(chunks: pl.DataFrame, number: str) -> pl.DataFrame:
     return both.sort("is_type", descending=True).unique([number, "symbol"], keep="first", maintain_order=True)
 
 
-def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
+def _name(found: pl.DataFrame, corpora: Corpora, heirs: pl.DataFrame) -> pl.DataFrame:
     """Name the outcome of each old chunk from the places of its successors."""
     if found.is_empty():
         return pl.DataFrame(
@@ -468,9 +491,20 @@ def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
             file=pl.format("{}/{}", "repository_now", "path_now"),
         )
     )
-    # A file that stood and takes passages in is a merger, and so is a new one for all but its main source.
-    arrived = pairs.filter(~pl.col("at_home")).group_by("file", *_PLACE).agg(brought=pl.col("gain").sum())
-    main = arrived.with_columns(main=pl.col("brought") >= MAIN_SOURCE * pl.col("brought").sum().over("file"))
+    # A file that stood and takes passages in is a merger, and so is a new one for all but its main source: the file
+    # whose heir it is, or one of its name, or one that brought most of it.
+    pairs = pairs.join(heirs.with_columns(heir=pl.lit(True)), on=_HEIR, how="left").with_columns(
+        pl.col("heir").fill_null(False), namesake=pl.col("name") == pl.col("name_now")
+    )
+    main = (
+        pairs.filter(~pl.col("at_home"))
+        .group_by("file", *_PLACE)
+        .agg(pl.col("heir", "namesake").any(), brought=pl.col("gain").sum())
+        .with_columns(most=pl.col("brought") >= MAIN_SOURCE * pl.col("brought").sum().over("file"))
+        .sort(["file", "heir", "namesake", "brought", *_PLACE], descending=[False, True, True, True, False, False])
+        .unique("file", keep="first", maintain_order=True)
+        .select("file", *_PLACE, main=pl.col("heir") | pl.col("namesake") | pl.col("most"))
+    )
     pairs = pairs.join(main, on=["file", *_PLACE], how="left").sort("old", "place")
     gain_within = (pl.col("gain") * pl.col("within")).sum()
     gain_at_home = (pl.col("gain") * pl.col("at_home")).sum()
@@ -481,7 +515,7 @@ def _name(found: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
         home_share=gain_at_home / pl.col("gain").sum(),
         files=pl.col("file").n_unique(),
         same_name=pl.col("name").first() == pl.col("name_now").first(),
-        merged=pl.col("stood").first() | ~pl.col("main").first().fill_null(True),
+        merged=pl.col("stood").first() | ~pl.col("main").first().fill_null(False),
         successors=pl.col("doc_id"),
         score=pl.col("gain").first().clip(0, 1),
         evidence=pl.col("evidence").first(),
