@@ -3,20 +3,22 @@
 Parquet is the truth. A partition's `_current.json` names its files; replacing that small file is the commit, so a crash
 leaves the old table or the new one. Superseded files stay for a grace period, because a reader may still hold them.
 The catalogue holds views over the current files only and is swapped in by rename: any number of runs write and any
-number of people query at once.
+number of people query at once. Where the bytes lie, `storage` knows: a directory, or a bucket.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
+import random
+import re
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,14 @@ import duckdb
 import polars as pl
 
 from freshstack_dagster.errors import LakeError
+from freshstack_dagster.storage import Conflict, locked, open_storage
 from freshstack_dagster.tables import TABLES, Table
 
 POINTER = "_current.json"
 GRACE_SECONDS = 3600.0
+COMMIT_TRIALS = 50
+# Where the catalogue notes which lake it is of.
+LAKE_VIEW = "lake"
 
 
 @dataclass(frozen=True)
@@ -74,46 +80,41 @@ class Partition:
 
 
 class Lake:
-    """The tables of a project below one directory, and the DuckDB catalogue over them."""
+    """The tables of a project below one directory or URL, and the DuckDB catalogue over them."""
 
     def __init__(self, root: str | Path, catalogue: Path | None = None, grace_seconds: float = GRACE_SECONDS) -> None:
-        self.root = Path(root)
+        self.root = str(root)
+        self.storage = open_storage(root)
         self.catalogue = catalogue
         self.grace_seconds = grace_seconds
 
-    def folder(self, table: str, topic: str, snapshot: str | None = None) -> Path:
-        """The partition's folder. Raises LakeError if the partition does not fit the table."""
+    def folder(self, table: str, topic: str, snapshot: str | None = None) -> str:
+        """The partition's folder below the root. Raises LakeError if the partition does not fit the table."""
         spec = _table(table)
         if ("snapshot" in spec.by) != (snapshot is not None):
             raise LakeError(f"table {table} is partitioned by {' and '.join(spec.by)}; got snapshot {snapshot!r}")
-        path = self.root / table / f"topic={topic}"
-        return path if snapshot is None else path / f"snapshot={snapshot}"
+        path = f"{table}/topic={topic}"
+        return path if snapshot is None else f"{path}/snapshot={snapshot}"
 
     def current(self, table: str, topic: str, snapshot: str | None = None) -> Pointer | None:
         """The partition's pointer, or None if it was never written."""
-        path = self.folder(table, topic, snapshot) / POINTER
-        try:
-            return Pointer.from_json(path.read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            raise LakeError(f"{path}: the pointer cannot be read ({error}); build the partition again") from error
+        return self._read_pointer(self.folder(table, topic, snapshot))[0]
 
-    def paths(self, table: str, topic: str, snapshot: str | None = None) -> list[Path]:
-        """The partition's current files. Raises LakeError if it was never written."""
+    def paths(self, table: str, topic: str, snapshot: str | None = None) -> list[str]:
+        """Paths or URLs of the partition's current files. Raises LakeError if it was never written."""
         pointer = self.current(table, topic, snapshot)
         if pointer is None:
             partition = Partition(topic, snapshot)
             raise LakeError(f"table {table} has no partition {partition}; build it first")
         folder = self.folder(table, topic, snapshot)
-        return [folder / name for name in pointer.files]
+        return [self.storage.url(f"{folder}/{name}") for name in pointer.files]
 
     def scan(self, table: str, topic: str, snapshot: str | None = None) -> pl.LazyFrame:
         """The partition, lazily."""
         paths = self.paths(table, topic, snapshot)
         if not paths:
             return _table(table).empty().lazy()
-        return pl.scan_parquet(paths, hive_partitioning=False)
+        return pl.scan_parquet(paths, hive_partitioning=False, storage_options=self.storage.polars_options)
 
     def read(self, table: str, topic: str, snapshot: str | None = None) -> pl.DataFrame:
         """The partition as a frame, rows in the table's order."""
@@ -121,15 +122,18 @@ class Lake:
 
     def snapshots(self, table: str, topic: str) -> list[str]:
         """The snapshots of a topic for which the table was built, oldest first."""
-        return [p.snapshot for p in self.partitions(table) if p.topic == topic and p.snapshot is not None]
+        return [p.snapshot for p in self.partitions(table, topic) if p.snapshot is not None]
 
-    def partitions(self, table: str) -> list[Partition]:
-        """Every partition of a table, sorted."""
-        pattern = "topic=*/snapshot=*" if "snapshot" in _table(table).by else "topic=*"
+    def partitions(self, table: str, topic: str | None = None) -> list[Partition]:
+        """Every partition of a table, or those of one topic, sorted."""
+        dimensions = _table(table).by
+        below = table if topic is None else f"{table}/topic={topic}"
         found = []
-        for pointer in (self.root / table).glob(f"{pattern}/{POINTER}"):
-            values = dict(part.split("=", 1) for part in pointer.parent.relative_to(self.root / table).parts)
-            found.append(Partition(**values))
+        for name in self._find(below):
+            *folders, file = name.split("/")
+            values = dict(part.split("=", 1) for part in folders[1:])
+            if file == POINTER and tuple(values) == dimensions:
+                found.append(Partition(**values))
         return sorted(found)
 
     def write(
@@ -149,28 +153,46 @@ class Lake:
         as they are. Raises SchemaError or LakeError; the old partition then still stands.
         """
         folder = self.folder(table, topic, snapshot)
-        with self._writing(folder) as now:
-            name, size, content = _write_part(folder, _table(table).conform(frame), now)
-            old = self.current(table, topic, snapshot)
-            if old is not None and old.content == content and (folder / old.files[0]).exists():
-                (folder / name).unlink()
-                new = _replaced(old, inputs=inputs, run=run, notes=notes or {})
-            else:
-                superseded = () if old is None else (*old.superseded, *((file, now) for file in old.files))
-                new = Pointer((name,), frame.height, size, content, inputs, run, now, notes or {}, superseded)
-            self._commit(folder, new, now)
-        return new
+        facts: dict[str, Any] = {"inputs": inputs, "run": run, "notes": notes or {}}
+
+        def decide(old: Pointer | None, part: Pointer) -> Pointer:
+            if old is not None and old.content == part.content and self.storage.exists(f"{folder}/{old.files[0]}"):
+                return replace(old, **facts)
+            gone = () if old is None else (*old.superseded, *((file, part.written_at) for file in old.files))
+            return replace(part, superseded=gone, **facts)
+
+        return self._write(folder, _table(table).conform(frame), decide)
 
     def append(self, table: str, frame: pl.DataFrame, *, topic: str, run: str = "") -> Pointer:
         """Add rows to a partition as one more part file; for tables that only grow, written by several runs at once."""
-        folder = self.folder(table, topic)
-        with self._writing(folder) as now:
-            name, size, content = _write_part(folder, _table(table).conform(frame), now)
-            old = self.current(table, topic) or Pointer((), 0, 0, "")
-            digest = hashlib.sha256(f"{old.content}{content}".encode()).hexdigest()
-            new = Pointer((*old.files, name), old.rows + frame.height, old.bytes + size, digest, "", run, now)
-            self._commit(folder, new, now)
-        return new
+
+        def decide(old: Pointer | None, part: Pointer) -> Pointer:
+            old = old or Pointer((), 0, 0, "")
+            return replace(
+                part,
+                files=(*old.files, *part.files),
+                rows=old.rows + part.rows,
+                bytes=old.bytes + part.bytes,
+                content=hashlib.sha256(f"{old.content}{part.content}".encode()).hexdigest(),
+                run=run,
+            )
+
+        return self._write(self.folder(table, topic), _table(table).conform(frame), decide)
+
+    def ask(self, sql: str, *, topic: str, snapshot: str | None = None) -> pl.DataFrame:
+        """Ask a question in SQL over the tables of one topic; `$topic` and `$snapshot` stand for the partition.
+
+        Reads the pointers themselves, so the answer is right also where another machine wrote last and this one's
+        catalogue does not know it.
+        """
+        words = set(re.findall(r"\w+", sql))
+        parameters = {"topic": topic, "snapshot": snapshot}
+        used = {name: value for name, value in parameters.items() if f"${name}" in sql}
+        with duckdb.connect() as connection:
+            self.storage.register(connection)
+            for table in (table for name, table in TABLES.items() if name in words):
+                connection.execute(self._view(table, self._files(table.name, topic)))
+            return connection.sql(sql, params=used).pl()
 
     def refresh_catalogue(self) -> None:
         """Rebuild the DuckDB file with a view for every table and swap it in by rename."""
@@ -179,18 +201,39 @@ class Lake:
         temporary = self.catalogue.with_name(f".{self.catalogue.name}.{os.getpid()}-{secrets.token_hex(4)}")
         try:
             self.catalogue.parent.mkdir(parents=True, exist_ok=True)
-            with _lock(self.catalogue.with_name(f".{self.catalogue.name}.lock")):
+            with locked(self.catalogue.with_name(f".{self.catalogue.name}.lock")):
                 with duckdb.connect(str(temporary)) as connection:
+                    self.storage.register(connection)
+                    connection.execute(f"create view {LAKE_VIEW} as select {_quote(self.root)} as root")
                     for table in TABLES.values():
-                        connection.execute(self._view(table))
+                        connection.execute(self._view(table, self._files(table.name)))
                 os.replace(temporary, self.catalogue)
-        except OSError as error:
-            raise LakeError(f"{self.catalogue}: the catalogue cannot be written: {error.strerror}") from error
+        except (OSError, duckdb.IOException) as error:
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise LakeError(f"{self.catalogue}: the catalogue cannot be written: {reason}") from error
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _view(self, table: Table) -> str:
-        files = [str(p.resolve()) for part in self.partitions(table.name) for p in self.paths(table.name, *_key(part))]
+    def probe(self) -> None:
+        """Put and delete an object. Raises LakeError if the lake cannot be written."""
+        with self._writing("."):
+            name = f"probe-{secrets.token_hex(4)}.txt"
+            self.storage.create(name, lambda file: file.write(b"probe"))
+            self.storage.delete(name)
+
+    def _find(self, folder: str) -> list[str]:
+        try:
+            return self.storage.find(folder)
+        except OSError as error:
+            raise LakeError(f"{self.root}/{folder}: cannot be listed ({error.strerror or error})") from error
+
+    def _files(self, table: str, topic: str | None = None) -> list[str]:
+        partitions = self.partitions(table, topic)
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            found = list(pool.map(lambda partition: self.paths(table, partition.topic, partition.snapshot), partitions))
+        return [path for paths in found for path in paths]
+
+    def _view(self, table: Table, files: list[str]) -> str:
         comment = f"comment on view {table.name} is {_quote(table.description)}"
         if not files:
             columns = {**dict.fromkeys(table.by, pl.String()), **table.schema}
@@ -202,35 +245,81 @@ class Lake:
         source = f"read_parquet([{listed}], hive_partitioning = true, hive_types = {{{types}}}, union_by_name = true)"
         return f"create view {table.name} as select {columns_in_order} from {source}; {comment}"
 
-    @contextmanager
-    def _writing(self, folder: Path) -> Iterator[float]:
+    def _read_pointer(self, folder: str) -> tuple[Pointer | None, str | None]:
+        """A folder's pointer and its version in the storage."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with _lock(folder / ".lock"):
-                yield time.time()
-        except OSError as error:
+            found = self.storage.read(f"{folder}/{POINTER}")
+            return (None, None) if found is None else (Pointer.from_json(found[0].decode()), found[1])
+        except (OSError, ValueError, TypeError) as error:
             raise LakeError(
-                f"{folder}: cannot be written ({error.strerror or error}); the table stands as it was"
+                f"{self.root}/{folder}/{POINTER}: the pointer cannot be read ({error}); build the partition again"
             ) from error
 
-    def _commit(self, folder: Path, pointer: Pointer, now: float) -> None:
-        expired = [name for name, at in pointer.superseded if now - at > self.grace_seconds]
-        kept = tuple((name, at) for name, at in pointer.superseded if name not in expired)
-        temporary = folder / f".{POINTER}.{secrets.token_hex(4)}"
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(_replaced(pointer, superseded=kept).to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, folder / POINTER)
-        for name in expired:
-            (folder / name).unlink(missing_ok=True)
+    def _write(self, folder: str, frame: pl.DataFrame, decide: Callable[[Pointer | None, Pointer], Pointer]) -> Pointer:
+        """Put one part, then make the pointer that `decide` makes of the old one and the part the current one."""
+        with self._writing(folder):
+            now = time.time()
+            name = f"{int(now * 1e9):x}-{secrets.token_hex(4)}.parquet"
+            size, content = self.storage.create(
+                f"{folder}/{name}", lambda file: frame.write_parquet(file, compression="zstd")
+            )
+            part = Pointer((name,), frame.height, size, content, written_at=now)
+            for trial in range(COMMIT_TRIALS):
+                old, version = self._read_pointer(folder)
+                new = decide(old, part)
+                kept = tuple((file, at) for file, at in new.superseded if now - at <= self.grace_seconds)
+                new = replace(new, superseded=kept)
+                try:
+                    self.storage.replace(f"{folder}/{POINTER}", new.to_json().encode(), version)
+                    break
+                except Conflict:
+                    time.sleep(random.uniform(0, 0.05 * (trial + 1)))
+            else:
+                raise OSError(f"other writers came first {COMMIT_TRIALS} times")
+            self._tidy(folder, new, now, part)
+        return new
+
+    def _tidy(self, folder: str, pointer: Pointer, now: float, part: Pointer) -> None:
+        """Delete what the pointer no longer needs, and what a killed writer left, once the grace period is over.
+
+        A file's age is in its name; its modification time says nothing about when it was superseded.
+        """
+        known = {POINTER, *pointer.files, *(name for name, _ in pointer.superseded)}
+        with suppress(OSError):  # the commit stands; the next write tidies
+            for path in self.storage.find(folder):
+                name = path.removeprefix(f"{folder}/")
+                if name not in known and (name in part.files or _age(name, now) > self.grace_seconds):
+                    self.storage.delete(path)
+
+    @contextmanager
+    def _writing(self, folder: str) -> Iterator[None]:
+        try:
+            with self.storage.lock(folder):
+                yield
+        except OSError as error:
+            raise LakeError(
+                f"{self.root}/{folder}: cannot be written ({error.strerror or error}); the table stands as it was"
+            ) from error
 
 
 def connect(catalogue: Path) -> duckdb.DuckDBPyConnection:
-    """Open the catalogue to read. Raises LakeError if it does not exist."""
+    """Open the catalogue to read. Raises LakeError if it does not exist.
+
+    The views of a lake in a bucket are readable through this connection; DuckDB elsewhere needs its extension httpfs.
+    """
     if not catalogue.exists():
         raise LakeError(f"{catalogue}: no catalogue yet; build a topic first")
-    return duckdb.connect(str(catalogue), read_only=True)
+    connection = duckdb.connect(str(catalogue), read_only=True)
+    attach_storage(connection)
+    return connection
+
+
+def attach_storage(connection: duckdb.DuckDBPyConnection) -> None:
+    """Let a connection to a catalogue read the lake that the catalogue was made from."""
+    with suppress(duckdb.CatalogException):  # a catalogue made before this view was
+        found = connection.execute(f"select root from {LAKE_VIEW}").fetchone()
+        if found is not None:
+            open_storage(found[0]).register(connection)
 
 
 def fingerprint(*parts: Any) -> str:
@@ -246,37 +335,12 @@ def _table(name: str) -> Table:
         raise LakeError(f"no table {name}; there are {', '.join(TABLES)}") from None
 
 
-def _key(partition: Partition) -> tuple[str, str | None]:
-    return partition.topic, partition.snapshot
-
-
-def _replaced(pointer: Pointer, **changes: Any) -> Pointer:
-    return Pointer(**{**pointer.__dict__, **changes})
-
-
-def _write_part(folder: Path, frame: pl.DataFrame, now: float) -> tuple[str, int, str]:
-    """Write one immutable part; return its name, its size and the sha256 of its bytes."""
-    name = f"{int(now * 1e9):x}-{secrets.token_hex(4)}.parquet"
-    temporary = folder / f".{name}"
+def _age(name: str, now: float) -> float:
+    """Seconds since a part, or a temporary file that never became one, was written; never old for others."""
     try:
-        with open(temporary, "w+b") as file:
-            frame.write_parquet(file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-            file.seek(0)
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        os.replace(temporary, folder / name)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return name, size, content
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        return now - int(name.removeprefix(".").split("-", 1)[0], 16) / 1e9
+    except ValueError:
+        return float("-inf")
 
 
 def _quote(text: str) -> str:

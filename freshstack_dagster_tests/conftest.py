@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from freshstack_dagster.lake import Lake
@@ -26,7 +30,37 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[dict[str, str]]:
+    """A server that speaks S3, and the variables by which its clients find it."""
+    pytest.importorskip("obstore")
+    moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    yield {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_REGION": "us-east-1",
+    }
+    server.stop()
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """An empty lake with a catalogue."""
-    return Lake(tmp_path / "lake", tmp_path / "freshstack.duckdb")
+def object_store(s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket's URL with a prefix, reachable from this process."""
+    for name, value in s3_server.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"lake-{secrets.token_hex(4)}"
+    httpx.put(f"{s3_server['AWS_ENDPOINT_URL']}/{bucket}").raise_for_status()
+    return f"s3://{bucket}/lake"
+
+
+@pytest.fixture
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """An empty lake with a catalogue, in a directory unless the test asks for a bucket too."""
+    remote = getattr(request, "param", "directory") == "bucket"
+    root = request.getfixturevalue("object_store") if remote else tmp_path / "lake"
+    return Lake(root, tmp_path / "freshstack.duckdb")

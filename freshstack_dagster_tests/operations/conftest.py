@@ -1,0 +1,95 @@
+"""A project of its own for each test that kills, fills or hides something, and what its lake holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from freshstack_dagster.lake import Lake
+from freshstack_dagster.tables import TABLES
+from freshstack_dagster_tests.conftest import PROJECT
+
+SCRIPTS = Path(sys.executable).parent
+# A log of calls with their times; every other table has the same bytes whenever it is built.
+NOT_COMPARED = {"model_calls"}
+
+
+@dataclass
+class Project:
+    """A project folder with the sample topic only."""
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of the project's commands; nothing of the tests' own project leaks into it."""
+        outside = {k: v for k, v in os.environ.items() if not k.startswith(("FRESHSTACK_", "DAGSTER_"))}
+        path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
+        return {**outside, "PATH": path, "FRESHSTACK_ROOT": str(self.root), **self.variables}
+
+    def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
+        """Start a console command in a process group of its own."""
+        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+            [str(SCRIPTS / command[0]), *command[1:]],
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def run(self, *command: str, code: int = 0, **options: object) -> str:
+        """Run a console command to its end and return what it printed."""
+        process = self.start(*command, **options)
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == code, output
+        return output
+
+    @property
+    def lake(self) -> Lake:
+        """The project's lake."""
+        return Lake(self.variables.get("FRESHSTACK_LAKE") or self.root / "data" / "lake")
+
+    def contents(self) -> dict[str, str]:
+        """The content hash of every partition of every table."""
+        lake = self.lake
+        found = {}
+        for table in sorted(set(TABLES) - NOT_COMPARED):
+            for partition in lake.partitions(table):
+                pointer = lake.current(table, partition.topic, partition.snapshot)
+                assert pointer is not None
+                found[f"{table} {partition}"] = pointer.content
+        return found
+
+
+@pytest.fixture(scope="session")
+def new_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Project]:
+    """Make a project folder with the sample topic only; keywords become environment variables."""
+
+    def make(**variables: str) -> Project:
+        root = tmp_path_factory.mktemp("project")
+        (root / "data" / "topics").mkdir(parents=True)
+        for name in ("dagster.yaml", "workspace.yaml", "data/snapshots.yaml", "data/topics/sample.yaml"):
+            shutil.copy(PROJECT / name, root / name)
+        shutil.copytree(PROJECT / "data" / "sample", root / "data" / "sample")
+        return Project(root, variables)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def demo(new_project: Callable[..., Project]) -> Project:
+    """A project in which the demo ran to its end; read it only."""
+    project = new_project()
+    project.run("freshstack-dagster", "demo")
+    return project
