@@ -532,7 +532,7 @@ class _Watch:
 
     def received(self, status: int) -> None:
         """The attempt got a response."""
-        if status >= 400:
+        if status >= 300:
             self._open = False
 
     def paid(self, dollars: float) -> None:

@@ -87,8 +87,8 @@ def make_role(server: MisbehavingServer | None, provider: str = "openai", **chan
 
 def make_models(cache: Path, budget: Budget | None = None, **options: Any) -> Models:
     """Models with the tests' keys and short waits."""
-    waits = {"batch_gather_seconds": 0.05, "batch_poll_seconds": 0.02}
-    return Models(cache=cache, budget=budget or Budget(), environ=ENVIRON, **{**waits, **options})
+    defaults = {"environ": ENVIRON, "batch_gather_seconds": 0.05, "batch_poll_seconds": 0.02}
+    return Models(cache=cache, budget=budget or Budget(), **{**defaults, **options})
 
 
 def judge(caller: Caller, numbers: Any, words: str = "") -> list[Outcome[list[bool]]]:
