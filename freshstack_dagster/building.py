@@ -88,6 +88,7 @@ def build(
         run(what, build_snapshot.name, SNAPSHOT_GROUPS, snapshot)
     if drift:
         run(f"{topic}: drift and report", compare_snapshots.name, DRIFT_GROUPS)
+    project.lake.ensure_catalogue()
 
 
 def _is_current(project: Project, topic: str, snapshot: str | None, groups: Sequence[str]) -> bool:

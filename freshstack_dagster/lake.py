@@ -15,7 +15,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -213,6 +213,21 @@ class Lake:
             raise LakeError(f"{self.catalogue}: the catalogue cannot be written: {reason}") from error
         finally:
             temporary.unlink(missing_ok=True)
+
+    def ensure_catalogue(self, pointers: Iterable[Pointer] | None = None) -> None:
+        """Rebuild the catalogue if it is older than these pointers (all, if none are given).
+
+        It is, where their writer was killed between its commit and the catalogue.
+        """
+        if self.catalogue is None:
+            return
+        if pointers is None:
+            every = ((table, partition) for table in TABLES for partition in self.partitions(table))
+            found = (self.current(table, partition.topic, partition.snapshot) for table, partition in every)
+            pointers = (pointer for pointer in found if pointer is not None)
+        newest = max((pointer.written_at for pointer in pointers), default=0.0)
+        if not self.catalogue.exists() or self.catalogue.stat().st_mtime < newest:
+            self.refresh_catalogue()
 
     def probe(self) -> None:
         """Put and delete an object. Raises LakeError if the lake cannot be written."""

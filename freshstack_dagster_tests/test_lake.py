@@ -181,6 +181,19 @@ def test_the_catalogue_holds_views_only(lake: Lake):
     assert kinds == [("VIEW",)]
 
 
+def test_a_catalogue_that_a_killed_writer_left_behind_is_made_up_for(lake: Lake):
+    assert lake.catalogue is not None
+    lake.write("question_ledger", _ledger("1"), topic="t")
+    lake.ensure_catalogue()
+    before = lake.catalogue.stat().st_ino
+    lake.ensure_catalogue()
+    assert lake.catalogue.stat().st_ino == before
+    lake.write("question_ledger", _ledger("1", "2"), topic="t")
+    lake.ensure_catalogue()
+    with connect(lake.catalogue) as connection:
+        assert connection.execute("select count(*) from question_ledger").fetchone() == (2,)
+
+
 def test_fingerprints_do_not_depend_on_the_order_of_keys():
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
     assert fingerprint(1, 2) != fingerprint(2, 1)

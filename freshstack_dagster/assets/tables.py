@@ -189,6 +189,7 @@ def _build(definition: StageDefinition, stage: Stage) -> Iterator[dg.Materialize
         for table, pointer in standing.items():
             assert pointer is not None
             yield _result(stage, table, pointer, {**pointer.notes, "outcome": "unchanged: nothing it reads changed"})
+        stage.lake.ensure_catalogue(pointer for pointer in standing.values() if pointer is not None)
         stage.say(f"{', '.join(definition.tables)}: unchanged")
         return
     built = definition.function(stage)
