@@ -183,21 +183,16 @@ class _Selection:
         self._answers: dict[int, dict[str, str]] = {}
         for name in ("rows", "questions", reasons.OTHER_TAG):
             self.rows.count(name, 0)
+        self._about = 0
         self._patterns = [f"|{tag}|" for tag in sorted(wanted.tags)]
 
     def candidates(self, questions: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
         """Of indexed questions those to be fetched; the reasons against others of the topic go to the ledger."""
         frame = questions.lazy()
         if self._patterns:
-            about, everything = pl.collect_all(
-                [frame.filter(pl.col("tags").str.contains_any(self._patterns)), frame.select(pl.len())]
-            )
-            total = int(everything.item())
-        else:
-            about = frame.collect()
-            total = about.height
-        self.count("questions", total)
-        self.count(reasons.OTHER_TAG, total - about.height)
+            frame = frame.filter(pl.col("tags").str.contains_any(self._patterns))
+        about = frame.collect()
+        self._about += about.height
         if not about.height:
             return about
         keep = []
@@ -240,8 +235,13 @@ class _Selection:
         """Add to the counts of the dump."""
         self.rows.count(name, number)
 
+    def may_hold(self, tags: str) -> bool:
+        """Whether any of the wanted tags stands in a block's tags: one look that spares most blocks the next."""
+        return not self._patterns or any(pattern in tags for pattern in self._patterns)
+
     def finish(self) -> Questions:
         """Join questions and answers, apply what is known only now, and make the tables."""
+        self.count(reasons.OTHER_TAG, self.rows.counts["questions"] - self._about)
         for question_id, answer_id in self._pairs.items():
             question = self._questions.pop(question_id)
             answer = self._answers.get(answer_id)
@@ -353,6 +353,7 @@ def _select_by_index(
             found = answers.filter(pl.col("post_id").is_in(wanted)).select("post_id", "offset", "length").collect()
             fetch.extend((offset, length, post_id, False) for post_id, offset, length in found.iter_rows())
     selection.count("rows", index.rows)
+    selection.count("questions", index.question_count())
     fetch.sort()
     rows = _unpacked_rows(source, fetch, progress) if packed else _rows_at(source, fetch)
     for (offset, _, post_id, is_question), row in zip(fetch, rows, strict=True):
@@ -453,7 +454,8 @@ def _select_by_reading(
 
 
 def _take_questions(selection: _Selection, scanned: Scanned, buffer: bytearray, base: int) -> None:
-    if not len(scanned.questions.post_id):
+    selection.count("questions", len(scanned.questions.post_id))
+    if not len(scanned.questions.post_id) or not selection.may_hold(scanned.questions.tags):
         return
     questions = scanned.questions.frame()
     for post_id, offset, length in selection.candidates(questions).select("post_id", "offset", "length").iter_rows():

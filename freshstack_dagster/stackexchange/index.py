@@ -30,8 +30,8 @@ from freshstack_dagster.stackexchange.posts import merged_answers, merged_questi
 from freshstack_dagster.stackexchange.progress import Meter, ProgressCallback
 from freshstack_dagster.stackexchange.scan import CLOSING_TAG, Scanned, cut_off, scan_stream
 
-VERSION = 1
-PART_BYTES = 256 << 20
+VERSION = 2
+PART_BYTES = 512 << 20
 _WORKER_BYTES = 4 << 30
 _ENDS_BYTES = 64 << 10
 
@@ -43,6 +43,12 @@ class DumpIndex:
     directory: Path
     parts: int
     rows: int
+
+    def question_count(self) -> int:
+        """How many questions the dump holds."""
+        return sum(
+            int(json.loads(_file(self.directory, part, "json").read_text())["questions"]) for part in range(self.parts)
+        )
 
     def questions(self) -> Iterator[pl.LazyFrame]:
         """The questions, one lazy frame a part, in the dump's order."""
@@ -203,13 +209,16 @@ def _write_part(
     for name, frame in (("questions", questions), ("answers", answers)):
         target = _file(directory, part, f"{name}.parquet")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-        frame.write_parquet(temporary, compression="lz4")  # zstd halves the file and costs half as much again
+        frame.write_parquet(
+            temporary, compression="uncompressed"
+        )  # 2% of the dump; zstd: a third of that for twice the CPU
         os.replace(temporary, target)
     state = {
         "start": start,
         "stop": stop,
         "end": stop if end is None else end,
         "rows": sum(block.rows for block in scanned),
+        "questions": questions.height,
         # Decided when all parts are there: a comment may begin before this part and hide them.
         "damaged": [row for block in scanned for row in block.damaged],
     }

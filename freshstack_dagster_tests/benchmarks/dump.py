@@ -1,0 +1,282 @@
+"""Reading a dump against the reference scraper's way, a plain line loop and the bare decompression.
+
+    python -m freshstack_dagster_tests.benchmarks.dump --gigabytes 2
+
+writes a `Posts.xml` of that size (and a `.7z` of it) into a temporary folder, measures each reading in a process of
+its own, prints CPU seconds a gigabyte and peak memory, and fails below the limits. The reference scraper cannot be run
+as it is; its stand-in here does the same work in the same way: two passes of lxml's iterparse over "start" and "end"
+events with recovery, elements cleared, BeautifulSoup for the text of what matches (without its progress bar). It is
+measured on the beginning of the same dump, as it is linear, and without its start-up, which would weigh more there;
+ours is measured on all of it, start-up, index and texts included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TOPIC, NEXT_TOPIC = "bench-topic", "next-topic"
+LEAST_RATIO = 20
+MOST_MEMORY_MB = 500
+NEXT_TOPIC_SHARE = 0.1
+
+
+def generate(path: Path, size: int, seed: int = 1) -> None:
+    """Write a dump of about `size` bytes: a question and two answers in turn, rows of 1.3 kB in the mean."""
+    chance = random.Random(seed)
+    letters = "etaoinshrdlucmfwypvbgkjqxz"
+    words = ["".join(chance.choices(letters, k=chance.randint(2, 11))) for _ in range(20_000)]
+    pieces = []
+    for _ in range(40_000):
+        text = " ".join(chance.choices(words, k=chance.randint(20, 90)))
+        if chance.random() < 0.3:
+            code = text.replace(" ", "(&quot;", 3).replace(" ", " = ", 2)
+            pieces.append(f"&lt;pre&gt;&lt;code&gt;{code};&#xA;&lt;/code&gt;&lt;/pre&gt;&#xA;")
+        else:
+            pieces.append(f"&lt;p&gt;{text}&lt;/p&gt;&#xA;")
+    tags = [f"tag-{number}" for number in range(5000)]
+    written, post = 0, 1
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write('\ufeff<?xml version="1.0" encoding="utf-8"?>\n<posts>\n')
+        while written < size:
+            rows = []
+            for _ in range(1000):
+                first = chance.randrange(len(pieces) - 8)
+                body = "".join(pieces[first : first + chance.randint(1, 4)])
+                date = f"{2009 + post % 16}-{1 + post % 12:02d}-14T00:15:22.253"
+                if post % 3 == 1:
+                    accepted = f'AcceptedAnswerId="{post + 1 + post % 2}" ' if post % 5 < 3 else ""
+                    topics = [TOPIC] if chance.random() < 0.0005 else []
+                    topics += [NEXT_TOPIC] if chance.random() < 0.0005 else []
+                    marked = "|".join(chance.choices(tags, k=3) + topics)
+                    rows.append(
+                        f'  <row Id="{post}" PostTypeId="1" {accepted}CreationDate="{date}" Score="{post % 50 - 5}" '
+                        f'ViewCount="{post % 1000}" Body="{body}" OwnerUserId="{post % 99991}" '
+                        f'LastEditDate="2022-05-19T18:18:40.373" LastActivityDate="2022-05-19T18:18:40.373" '
+                        f'Title="How does number {post} differ?" Tags="|{marked}|" AnswerCount="2" CommentCount="3" '
+                        f'ContentLicense="CC BY-SA 4.0" />\n'
+                    )
+                else:
+                    question = post - (post - 1) % 3
+                    rows.append(
+                        f'  <row Id="{post}" PostTypeId="2" ParentId="{question}" CreationDate="{date}" '
+                        f'Score="{post % 50 - 5}" Body="{body}" OwnerUserId="{post % 99991}" '
+                        f'LastActivityDate="2022-05-19T18:18:40.373" CommentCount="0" '
+                        f'ContentLicense="CC BY-SA 4.0" />\n'
+                    )
+                post += 1
+            block = "".join(rows)
+            file.write(block)
+            written += len(block)
+        file.write("</posts>")
+
+
+def beginning(path: Path, target: Path, size: int) -> None:
+    """The first rows of a dump as a dump."""
+    with path.open("rb") as file:
+        data = file.read(size)
+    target.write_bytes(data[: data.rindex(b"\n") + 1] + b"</posts>")
+
+
+def pack(path: Path, target: Path) -> None:
+    """Pack a dump into a `.7z`."""
+    import py7zr
+
+    with py7zr.SevenZipFile(target, "w", filters=[{"id": py7zr.FILTER_LZMA2, "preset": 1}]) as archive:
+        archive.write(path, "Posts.xml")
+
+
+def reference(path: Path) -> int:
+    """The reference scraper's way; returns the questions that have their accepted answer."""
+    from bs4 import BeautifulSoup
+    from lxml import etree
+
+    questions: dict[str, dict] = {}
+    with path.open("rb") as file:
+        for event, element in etree.iterparse(file, events=("start", "end"), recover=True):
+            if event != "end":
+                continue
+            if element.tag == "row" and int(element.get("PostTypeId")) == 1:
+                tags = element.get("Tags", "").lower()
+                if TOPIC in tags:
+                    text = BeautifulSoup(element.get("Body"), "html.parser").get_text()
+                    questions[element.get("Id")] = {**element.attrib, "text": text, "answers": {}}
+            element.clear()
+    with path.open("rb") as file:
+        for event, element in etree.iterparse(file, events=("start", "end"), recover=True):
+            if event != "end":
+                continue
+            if element.tag == "row" and int(element.get("PostTypeId")) == 2 and element.get("ParentId") in questions:
+                text = BeautifulSoup(element.get("Body"), "html.parser").get_text()
+                questions[element.get("ParentId")]["answers"][element.get("Id")] = {**element.attrib, "text": text}
+            element.clear()
+    return sum(question.get("AcceptedAnswerId") in question["answers"] for question in questions.values())
+
+
+def line_loop(path: Path) -> int:
+    """One pass over the lines that only looks for the tag, and for answers of what it found."""
+    topic = f"|{TOPIC}|".encode()
+    wanted, found = set(), 0
+    with path.open("rb") as file:
+        for line in file:
+            if b'PostTypeId="1"' in line:
+                if topic in line and b'AcceptedAnswerId="' in line:
+                    wanted.add(line.partition(b'AcceptedAnswerId="')[2].partition(b'"')[0])
+            elif line.partition(b'<row Id="')[2].partition(b'"')[0] in wanted:
+                found += 1
+    return found
+
+
+def read(path: Path, index: Path | None, topic: str) -> int:
+    """Ours."""
+    from freshstack_dagster.stackexchange import read_dump
+
+    return read_dump(path, {topic}, index=False if index is None else index).height
+
+
+def index(path: Path, folder: Path, workers: int) -> int:
+    """Our index alone, with a number of workers."""
+    from freshstack_dagster.stackexchange import ensure_index
+
+    ensure_index(path, index_dir=folder, workers=workers)
+    return 0
+
+
+def unpack(path: Path) -> int:
+    """The bare decompression."""
+    from freshstack_dagster.stackexchange.archive import open_member
+
+    scratch = memoryview(bytearray(1 << 20))
+    with open_member(path, "Posts.xml") as stream:
+        while stream.readinto(scratch):
+            pass
+    return 0
+
+
+def start() -> int:
+    """What every Python process with these libraries costs."""
+    import freshstack_dagster.stackexchange  # noqa: F401
+
+    return 0
+
+
+def measure(what: str, *arguments: object) -> dict[str, float]:
+    """Run one of the functions above in a process of its own."""
+    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--only", what]
+    command += [json.dumps([None if value is None else str(value) for value in arguments])]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _cpu() -> float:
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _run(what: str, arguments: list[str | None]) -> None:
+    if what == "reference":
+        import bs4  # noqa: F401
+        import lxml.etree  # noqa: F401
+    began, before = time.monotonic(), _cpu()
+    a = [Path(value) if value and "/" in value else value for value in arguments]
+    calls = {
+        "reference": lambda: reference(a[0]),
+        "line_loop": lambda: line_loop(a[0]),
+        "read": lambda: read(a[0], a[1], a[2]),
+        "index": lambda: index(a[0], a[1], int(a[2])),
+        "unpack": lambda: unpack(a[0]),
+        "start": start,
+        "generate": lambda: generate(a[0], int(float(a[1]) * 1e9)),
+        "beginning": lambda: beginning(a[0], a[1], int(a[2])),
+        "pack": lambda: pack(a[0], a[1]),
+    }
+    rows = calls[what]()
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(
+        json.dumps(
+            {
+                "rows": rows,
+                "wall": time.monotonic() - began,
+                "cpu": _cpu() - (before if what == "reference" else 0),
+                "own_mb": own.ru_maxrss / 1024,
+                "child_mb": children.ru_maxrss / 1024,
+            }
+        )
+    )
+
+
+def main() -> int:
+    """Measure, print, and return 1 if a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--archive-gigabytes", type=float, help="size of the dump in the .7z (default: all of it)")
+    parser.add_argument("--baseline-megabytes", type=int, default=100)
+    parser.add_argument("--only", nargs=2, metavar=("WHAT", "ARGUMENTS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        _run(options.only[0], json.loads(options.only[1]))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        archive_gigabytes = options.archive_gigabytes or options.gigabytes
+        return _compare(Path(folder), options.gigabytes, options.baseline_megabytes, archive_gigabytes)
+
+
+def _compare(folder: Path, gigabytes: float, baseline_megabytes: int, archive_gigabytes: float) -> int:
+    posts, head, packed = folder / "Posts.xml", folder / "head.xml", folder / "posts.7z"
+    # In processes of their own: a process takes over the peak memory of the one that started it.
+    measure("generate", posts, gigabytes)
+    size = posts.stat().st_size / 1e9
+    measure("beginning", posts, head, baseline_megabytes * 1_000_000)
+    to_pack, packed_size = posts, size
+    if archive_gigabytes < size:
+        to_pack, packed_size = folder / "part.xml", archive_gigabytes
+        measure("beginning", posts, to_pack, int(archive_gigabytes * 1e9))
+    measure("pack", to_pack, packed)
+    print(f"{size:.2f} GB of rows; {packed_size:.2f} GB packed to {packed.stat().st_size / 1e9:.2f} GB\n")
+    print(f"{'':38}{'CPU s/GB':>9}{'wall s':>8}{'MB':>6}{'rows':>6}")
+
+    def show(name: str, given: dict[str, float], gigabytes_read: float, processes: int = 0) -> dict[str, float]:
+        # Memory: this process at its peak, and every worker at the peak of the largest.
+        given["mb"] = given["own_mb"] + processes * given["child_mb"]
+        given["a_gb"] = given["cpu"] / gigabytes_read
+        print(f"{name:38}{given['a_gb']:9.2f}{given['wall']:8.1f}{given['mb']:6.0f}{given['rows']:6.0f}", flush=True)
+        return given
+
+    head_size = head.stat().st_size / 1e9
+    scraper = show(f"reference scraper ({baseline_megabytes} MB)", measure("reference", head), head_size)
+    show("plain line loop", measure("line_loop", posts), size)
+    started = show("start of a process", measure("start"), size)
+    two = show("index alone, two workers", measure("index", posts, folder / "two", 2), size, 2)
+    first = show("first topic, with its index", measure("read", posts, folder / "index", TOPIC), size)
+    later = show("next topic, by the index", measure("read", posts, folder / "index", NEXT_TOPIC), size)
+    alone = show("one topic without index", measure("read", posts, None, TOPIC), size)
+    bare = show("7z: decompression alone", measure("unpack", packed), packed_size)
+    from_7z = show("7z: first topic", measure("read", packed, folder / "packed", TOPIC), packed_size)
+    later_7z = show("7z: next topic", measure("read", packed, folder / "packed", NEXT_TOPIC), packed_size)
+
+    whole = {from_7z["rows"]} if packed_size == size else set()
+    ratio = scraper["a_gb"] / first["a_gb"]
+    share = (later["cpu"] - started["cpu"]) / (first["cpu"] - started["cpu"])
+    checks = {
+        f"{ratio:.0f} times the reference scraper's throughput (at least {LEAST_RATIO})": ratio >= LEAST_RATIO,
+        f"next topic costs {share:.1%} of the first (at most {NEXT_TOPIC_SHARE:.0%})": share <= NEXT_TOPIC_SHARE,
+        f"7z costs {from_7z['cpu'] / bare['cpu']:.2f} times its decompression": from_7z["cpu"] <= 1.5 * bare["cpu"],
+        f"at most {MOST_MEMORY_MB} MB": max(each["mb"] for each in (two, first, later, alone, from_7z, later_7z))
+        <= MOST_MEMORY_MB,
+        "every way gives the same rows": len({first["rows"], alone["rows"]} | whole) == 1,
+    }
+    print()
+    for text, holds in checks.items():
+        print("ok    " if holds else "MISSED", text)
+    return 0 if all(checks.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
