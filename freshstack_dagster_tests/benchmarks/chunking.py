@@ -3,10 +3,14 @@
     python -m freshstack_dagster_tests.benchmarks.chunking NAME=PATH@COMMIT [NAME=PATH@COMMIT ...] [--no-reference]
 
 NAME is `owner/name` (it heads the documents, as in the papers), PATH a git repository, bare or not, COMMIT anything
-that git resolves. Every file is chunked by both in one process, one after the other; CPU seconds are compared, reading
-git left out. The floor is one tokenisation of every text and one parse of every text over the limit. The reference is
-used if `freshstack.chunking` can be imported (its chunking needs tiktoken with cl100k_base in TIKTOKEN_CACHE_DIR,
-semchunk, pygments, nbformat, nbconvert, traitlets, transformers); otherwise our figures stand alone.
+that git resolves. Every file is chunked by both in one process, in passes of their own; CPU seconds are compared,
+reading git and loading grammars left out. `times` is the ratio over all files, `shared` the ratio over those of which
+the reference makes chunks: it leaves out what is large, in another encoding, or of a language that it does not know.
+`/floor` is ours over the least work: one tokenisation of every text and one parse of every text over the limit.
+
+The reference is used if `freshstack.chunking` can be imported (its chunking needs tiktoken with cl100k_base in
+TIKTOKEN_CACHE_DIR, semchunk, pygments, nbformat, nbconvert, traitlets, transformers); without it our figures stand
+alone.
 
 Fidelity: chunk ids of the reference that are ours too, by class of file. `clean` are the files on which ids are
 promised to be equal; each other class names what the reference does to the file.
@@ -48,6 +52,8 @@ class Tally:
     bytes: int = 0
     seconds: float = 0.0
     reference_seconds: float = 0.0
+    shared_seconds: float = 0.0  # ours, on the files of which the reference makes chunks
+    shared_reference_seconds: float = 0.0
     floor_seconds: float = 0.0
     chunks: int = 0
     reference_chunks: int = 0
@@ -216,6 +222,8 @@ def measure(
     name: str, files: list[tuple[str, bytes]], reference: Reference | None, tallies: dict[str, Tally]
 ) -> Fidelity:
     """Chunk a repository's files in one pass each of ours, the floor and the reference; none profits from another."""
+    for grammar in {grammar_of(language_of(path)) for path, _ in files} - {None}:
+        parser_of(str(grammar))
     ours = [seconds(chunker.chunk_file, f"{name}/{path}", data) for path, data in files]
     least = [seconds(floor, f"{name}/{path}", data)[0] for path, data in files]
     fidelity = Fidelity()
@@ -232,6 +240,9 @@ def measure(
             tally.seconds += ours_seconds
             tally.floor_seconds += floor_seconds
             tally.reference_seconds += reference_seconds
+            if theirs:
+                tally.shared_seconds += ours_seconds
+                tally.shared_reference_seconds += reference_seconds
             tally.chunks += len(chunks)
             tally.reference_chunks += len(theirs or [])
     return fidelity
@@ -239,7 +250,10 @@ def measure(
 
 def print_speed(tallies: dict[str, Tally], with_reference: bool) -> None:
     """One row a repository, and the sums."""
-    print(f"{'':42}{'files':>7}{'MB':>8}{'chunks':>8}{'CPU s':>8}{'MB/s':>7}{'/floor':>8}{'reference':>11}{'times':>7}")
+    print(
+        f"{'':42}{'files':>7}{'MB':>8}{'chunks':>8}{'CPU s':>8}{'MB/s':>7}{'/floor':>8}{'reference':>11}{'times':>7}"
+        f"{'shared':>8}"
+    )
     for key, tally in sorted(tallies.items(), key=lambda row: (row[0] in ("Markdown", "other", "all"), row[0])):
         row = f"{key:42}{tally.files:7}{tally.bytes / 1e6:8.2f}{tally.chunks:8}{tally.seconds:8.2f}"
         row += (
@@ -247,6 +261,7 @@ def print_speed(tallies: dict[str, Tally], with_reference: bool) -> None:
         )
         if with_reference:
             row += f"{tally.reference_seconds:11.1f}{tally.reference_seconds / max(tally.seconds, 1e-9):7.1f}"
+            row += f"{tally.shared_reference_seconds / max(tally.shared_seconds, 1e-9):8.1f}"
         print(row)
 
 
