@@ -232,7 +232,6 @@ class _Cutter:
     def __init__(self, document: Document, head: int, max_tokens: int) -> None:
         self.document = document
         self.utf8 = document.utf8
-        self.ascii = document.text.isascii()
         self.limit = max(1, max_tokens)
         # The head counts no more than leaves the floor for text.
         self.head_cap = self.limit - min(ROOM_FLOOR, self.limit)
