@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from freshstack_dagster.lake import Lake
+from freshstack_dagster.lake import Lake, connect
 from freshstack_dagster.tables import TABLES
 from freshstack_dagster_tests.conftest import PROJECT
 
@@ -27,6 +28,7 @@ class Project:
 
     root: Path
     variables: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -60,6 +62,15 @@ class Project:
         """The project's lake."""
         return Lake(self.variables.get("FRESHSTACK_LAKE") or self.root / "data" / "lake")
 
+    def rows(self) -> dict[str, int]:
+        """Rows of each view of the catalogue, by table and snapshot."""
+        found = {}
+        with connect(self.root / "data" / "freshstack.duckdb") as connection:
+            for table in sorted(set(TABLES) - NOT_COMPARED):
+                (rows,) = connection.execute(f"select count(*) from {table}").fetchall()[0]
+                found[table] = rows
+        return found
+
     def contents(self) -> dict[str, str]:
         """The content hash of every partition of every table."""
         lake = self.lake
@@ -89,7 +100,9 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Proje
 
 @pytest.fixture(scope="session")
 def demo(new_project: Callable[..., Project]) -> Project:
-    """A project in which the demo ran to its end; read it only."""
+    """A project in which the demo ran to its end, and how long that took; read it only."""
     project = new_project()
+    started = time.monotonic()
     project.run("freshstack-dagster", "demo")
+    project.seconds = time.monotonic() - started
     return project
