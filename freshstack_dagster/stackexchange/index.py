@@ -142,6 +142,9 @@ class IndexWriter:
     def __init__(self, path: Path, root: Path, *, part_bytes: int = PART_BYTES) -> None:
         self._final = root / fingerprint(path)
         self._directory = root / f".{self._final.name}.{os.getpid()}"
+        for left in root.glob(f".{self._final.name}.*"):
+            if not _is_running(left.suffix[1:]):  # of a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._part_bytes = part_bytes
         self._part = 0
@@ -175,6 +178,16 @@ class IndexWriter:
         self._part += 1
         self._start = end
         self._scanned = []
+
+
+def _is_running(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def require_end(path: Path) -> None:
@@ -320,7 +333,7 @@ def _worker() -> subprocess.Popen[str]:
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "POLARS_MAX_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "freshstack_dagster.stackexchange.index"],
+        [sys.executable, "-c", "from freshstack_dagster.stackexchange.index import serve_parts; serve_parts()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -328,7 +341,7 @@ def _worker() -> subprocess.Popen[str]:
     )
 
 
-def _serve() -> None:
+def serve_parts() -> None:
     """A worker: one part a line on standard input, progress and the end of each part on standard output."""
     for line in sys.stdin:
         path, directory, part, start, stop = json.loads(line)
@@ -338,7 +351,3 @@ def _serve() -> None:
             print(json.dumps({"part": part}), flush=True)
         except (SourceError, OSError, pl.exceptions.PolarsError) as error:
             print(json.dumps({"error": str(error)}), flush=True)
-
-
-if __name__ == "__main__":
-    _serve()

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -328,6 +331,11 @@ def test_an_index_in_many_parts_by_several_processes_gives_the_same(tmp_path):
     assert expected.questions.height > 50
 
 
+def test_workers_say_nothing_of_their_own(tmp_path, capfd):
+    build_index(write_dump(tmp_path / "Posts.xml", many_rows(90)), tmp_path / "index", workers=2, part_bytes=4096)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_killed_index_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
     path = write_dump(tmp_path / "Posts.xml", many_rows(300))
     whole = build_index(path, tmp_path / "index", workers=1, part_bytes=4096)
@@ -434,3 +442,26 @@ def test_a_damaged_row_in_a_later_part_is_an_error(tmp_path):
             SourceError, match=rf"^\S*Posts\.xml: the row at byte {at} has no Id that is a number[^\n]*$"
         ):
             build_index(path, tmp_path / f"index{workers}", workers=workers, part_bytes=4000)
+
+
+def test_what_a_killed_reading_of_an_archive_left_is_cleared(tmp_path):
+    packed = pack(tmp_path / "dump.7z", {"Posts.xml": write_dump(tmp_path / "Posts.xml", many_rows(30))})
+    finished = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    name = index_module.fingerprint(packed)
+    left = tmp_path / "index" / f".{name}.{int(finished.stdout)}"
+    running = tmp_path / "index" / f".{name}.1"
+    for folder in (left, running):
+        folder.mkdir(parents=True)
+    load_dump(packed, EVERY, index_dir=tmp_path / "index")
+    assert sorted(each.name for each in (tmp_path / "index").iterdir()) == sorted([running.name, name])
+
+
+def test_two_builds_at_once_leave_one_right_index(tmp_path):
+    path = write_dump(tmp_path / "Posts.xml", many_rows(600))
+    expected = load_dump(path, EVERY, index_dir=False).questions
+    with ThreadPoolExecutor(3) as pool:
+        builds = [pool.submit(build_index, path, tmp_path / "index", workers=1, part_bytes=8192) for _ in range(3)]
+        for build in builds:
+            build.result()
+    assert_frame_equal(load_dump(path, EVERY, index_dir=tmp_path / "index").questions, expected)
+    assert not list((tmp_path / "index").rglob(".*"))
