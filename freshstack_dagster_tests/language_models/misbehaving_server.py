@@ -90,6 +90,12 @@ def mutate_support(fault: str, right: dict[str, Any]) -> dict[str, Any]:
     return spoiled
 
 
+def four_bytes_each(prompt: Prompt) -> int:
+    """Tokens in, four bytes each: the server is nobody's tokenizer."""
+    schema = json.dumps(prompt.schema) if prompt.schema else ""
+    return (len(prompt.system.encode()) + len(prompt.user.encode()) + len(schema)) // 4 + 8
+
+
 class MisbehavingServer:
     """See the module. `spoil(fault, right)` makes the content faults that depend on the form of the reply."""
 
@@ -104,6 +110,7 @@ class MisbehavingServer:
         stall_seconds: float = 60.0,
         retry_after: str = "0.2",
         polls_until_done: int = 2,
+        input_tokens: Callable[[Prompt], int] | None = None,
         output_tokens: Callable[[Prompt, str], int] | None = None,
         batch_fault: Callable[[int, str], str | None] | None = None,
     ) -> None:
@@ -115,6 +122,7 @@ class MisbehavingServer:
         self.stall_seconds = stall_seconds
         self.retry_after = retry_after
         self.polls_until_done = polls_until_done
+        self.input_tokens = input_tokens or four_bytes_each
         self.output_tokens = output_tokens or (lambda _prompt, text: max(1, len(text) // 4))
         # For the n-th line of a batch and its custom id: missing, error, expired, or a fault of a single request.
         self.batch_fault = batch_fault or (lambda _number, _id: None)
@@ -221,12 +229,6 @@ class MisbehavingServer:
                 one.output_tokens = min(one.output_tokens, prompt.max_tokens)
             one.batch = batch
         return text, ending
-
-    @staticmethod
-    def input_tokens(prompt: Prompt) -> int:
-        """Tokens in, four bytes each: the server is nobody's tokenizer."""
-        schema = json.dumps(prompt.schema) if prompt.schema else ""
-        return (len(prompt.system.encode()) + len(prompt.user.encode()) + len(schema)) // 4 + 8
 
     def shape(self, prompt: Prompt, text: str, ending: str) -> dict[str, Any]:
         """The response body in the protocol of the request."""

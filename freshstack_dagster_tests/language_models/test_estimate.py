@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from freshstack_dagster.corpus.tokens import count_tokens
+from freshstack_dagster.judging.nuggets import nugget_requests, write_nuggets
 from freshstack_dagster.language_models import Request, run
 from freshstack_dagster.language_models.estimate import estimate, expected_reply
 from freshstack_dagster.settings import ModelRole
-from freshstack_dagster_tests.language_models.misbehaving_server import MisbehavingServer
+from freshstack_dagster.stackexchange import read_dump
+from freshstack_dagster_tests.language_models.misbehaving_server import MisbehavingServer, Prompt
 from freshstack_dagster_tests.language_models.support import SCHEMA, answer, make_models, make_role, read
 
 
@@ -49,6 +54,32 @@ def test_after_a_pilot_the_estimate_is_within_ten_percent_of_the_bill(batch: boo
         assert (done.calls, done.dollars) == (0, 0)
         refreshed = estimate(make_models(tmp_path), "judge", role.model_copy(update={"cache": "refresh"}), requests())
         assert (refreshed.cached, refreshed.calls) == (40, 40)
+
+
+def test_the_sample_is_estimated_within_ten_percent_of_the_bill(tmp_path: Path, project: Path) -> None:
+    questions = read_dump(project / "data/sample/Posts.xml", ["sluicewick", "sluicewick-js"], index=False)
+
+    pilot_questions = questions.gather_every(4)
+
+    def write(prompt: Prompt) -> dict[str, Any]:
+        facts = [line for line in prompt.user.split("<answer>")[-1].splitlines() if len(line) > 30][:6]
+        return {"summary": "What the answer says, in two sentences.", "nuggets": facts or ["It says nothing."]}
+
+    def tokens_in(prompt: Prompt) -> int:
+        return count_tokens(prompt.system) + count_tokens(prompt.user) + count_tokens(json.dumps(prompt.schema)) + 12
+
+    with MisbehavingServer(write, input_tokens=tokens_in, output_tokens=lambda _, text: count_tokens(text)) as server:
+        models, role = make_models(tmp_path), make_role(server)
+        asked = nugget_requests(questions, models, role)
+        before = estimate(models, "nuggets", role, asked)
+        write_nuggets(pilot_questions, models, role)
+        pilot = server.billed(0.25, 2)
+        told = estimate(models, "nuggets", role, asked)
+        write_nuggets(questions, models, role)
+        assert told.calls == len(asked) - pilot_questions.height == len(server.served) - pilot_questions.height
+        assert told.dollars == pytest.approx(server.billed(0.25, 2) - pilot, rel=0.1)
+        # Tokens in are known without a pilot.
+        assert before.input_tokens == pytest.approx(sum(one.input_tokens for one in server.served), rel=0.1)
 
 
 def test_an_estimate_calls_nobody_and_needs_no_key(tmp_path: Path) -> None:
