@@ -88,6 +88,24 @@ def topics() -> None:
 
 
 @main.command()
+@click.argument("topic")
+@click.argument("snapshot")
+def estimate(topic: str, snapshot: str) -> None:
+    """Say what language models will cost to build TOPIC at SNAPSHOT, by role, before anything is paid."""
+    from freshstack_dagster.estimate import estimate_build
+
+    where = places()
+    path = where.topics / f"{topic}.yaml"
+    if not path.exists():
+        raise SettingsError(f"no topic {topic}; there are {', '.join(load_topics(where.topics))}")
+    found = estimate_build(where, load_topic(path), snapshot, say=lambda line: click.echo(f"  {line}", err=True))
+    _print_frame(found.printed(), f"{topic} {snapshot}: what is not in the cache")
+    click.echo()
+    for line in found.summary():
+        click.echo(line)
+
+
+@main.command()
 @click.argument("run", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--topic", required=True, help="Topic whose qrels to score on.")
 @click.option("--snapshot", required=True, help="Month of the qrels, such as 2024-10.")

@@ -1,0 +1,544 @@
+"""What building a topic at a snapshot will cost, role by role, before anything is paid.
+
+The requests are those the stages would send, made from the tables that stand. Where a table is not built, or will be
+built anew by another model, typical sizes stand in for it, and the estimate says which.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from freshstack_dagster.evaluation.answer_files import read_answers
+from freshstack_dagster.evaluation.answers import answer_documents
+from freshstack_dagster.evaluation.contamination import closed_book_documents
+from freshstack_dagster.judging.annotation import annotator_name, sample_pools
+from freshstack_dagster.judging.nuggets import nugget_requests
+from freshstack_dagster.judging.support import support_requests
+from freshstack_dagster.judging.variants import variant_requests
+from freshstack_dagster.lake import Lake
+from freshstack_dagster.language_models import Models, Request
+from freshstack_dagster.language_models.estimate import Estimate, estimate
+from freshstack_dagster.settings import ModelRole, Places, Topic
+from freshstack_dagster.tables import TABLES
+
+# Means over the five published topics (FreshStack, Table 3) and over topics built here with the default retrievers.
+NUGGETS_A_QUESTION = 3.2
+TOKENS_A_NUGGET = 25
+TOKENS_A_CLOSED_BOOK_ANSWER = 600
+POOL_PER_DEPTH = 2.8
+TOKENS_A_POOLED_CHUNK = 1200
+# Pooled chunks are longer than those of the corpus at large: what says more is found more often.
+LONGER_IN_POOLS = 1.5
+# Share of chunk texts that are the same after one month and after twelve (two published topics).
+SAME_AFTER_MONTH, SAME_AFTER_YEAR = 0.84, 0.24
+
+CLOSED_BOOK = "closed_book_answer"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one role will be asked in one stage, with and without verdicts carried over, and what that rests on."""
+
+    stage: str
+    role: ModelRole
+    found: Estimate
+    without_carry_over: Estimate
+    basis: str
+
+
+@dataclass(frozen=True)
+class BuildEstimate:
+    """The lines of an estimate, and everything that was assumed, a sentence each."""
+
+    lines: tuple[Line, ...]
+    assumptions: tuple[str, ...] = ()
+
+    def table(self) -> pl.DataFrame:
+        """A row a stage and role; a price that is unknown is null, as is the price by batch where there is no batch."""
+        return pl.DataFrame(
+            [
+                {
+                    "stage": line.stage,
+                    "model": line.found.model,
+                    "requests": line.found.requests,
+                    "cached": line.found.cached,
+                    "calls": line.found.calls,
+                    "tokens_in": line.found.input_tokens,
+                    "tokens_out": line.found.output_tokens,
+                    "dollars": line.found.dollars,
+                    "by_batch": line.found.batch_dollars,
+                    "at_most": line.found.most_dollars,
+                    "no_carry_over": line.without_carry_over.dollars,
+                    "basis": line.basis,
+                }
+                for line in self.lines
+            ],
+            schema={
+                **dict.fromkeys(("stage", "model"), pl.String()),
+                **dict.fromkeys(("requests", "cached", "calls", "tokens_in", "tokens_out"), pl.Int64()),
+                **dict.fromkeys(("dollars", "by_batch", "at_most", "no_carry_over"), pl.Float64()),
+                "basis": pl.String(),
+            },
+        )
+
+    def printed(self) -> pl.DataFrame:
+        """The table for a terminal: unknown prices say so, and what there is not is a dash."""
+        table, called = self.table(), pl.col("calls") > 0
+
+        def dollars(name: str, lacking: str) -> pl.Expr:
+            known = pl.col(name).map_elements(lambda value: f"{value:.4f}", return_dtype=pl.String())
+            unknown = called & pl.col("dollars").is_null()
+            return pl.coalesce(known, pl.when(unknown).then(pl.lit("unknown")).otherwise(pl.lit(lacking)))
+
+        return table.select(
+            "stage",
+            "model",
+            "calls",
+            "cached",
+            pl.col("tokens_in").alias("tokens in"),
+            pl.col("tokens_out").alias("out"),
+            dollars("dollars", "0").alias("dollars"),
+            dollars("by_batch", "-").alias("by batch"),
+            dollars("no_carry_over", "0").alias("no carry-over"),
+            "basis",
+        )
+
+    def dollars(self, *, batch: bool | None = None, carry_over: bool = True) -> float:
+        """Dollars of all roles whose price is known, by batch where there is one; None takes roles as they are set."""
+        total = 0.0
+        for line in self.lines:
+            one = line.found if carry_over else line.without_carry_over
+            by_batch = (line.role.batch if batch is None else batch) and one.batch_dollars is not None
+            total += (one.batch_dollars if by_batch else one.dollars) or 0.0
+        return total
+
+    @property
+    def unknown_prices(self) -> list[str]:
+        """Models that will be called and whose price is unknown: their dollars stand in no sum."""
+        return sorted({line.found.model for line in self.lines if line.found.calls and line.found.dollars is None})
+
+    def summary(self) -> list[str]:
+        """The sums, what stands in none, what was assumed and what would make it surer, a line each."""
+        more = f" plus the calls of {', '.join(self.unknown_prices)}" if self.unknown_prices else ""
+        lines = [
+            f"as the topic is set: ${self.dollars():.4f}{more}",
+            *(
+                f"{'by batch' if batch else 'one by one'}, {'with' if carried else 'without'} carry-over: "
+                f"${self.dollars(batch=batch, carry_over=carried):.4f}{more}"
+                for batch, carried in itertools.product((False, True), (True, False))
+            ),
+        ]
+        most = sum(line.found.most_dollars or 0.0 for line in self.lines)
+        lines.append(f"if every reply were as long as it may be, one by one: ${most:.2f}{more}")
+        lines += [
+            f"the price of {model} is unknown and stands in no sum: name it in a file, and the file in budget.prices"
+            for model in self.unknown_prices
+        ]
+        lines += [f"assumed: {assumption}" for assumption in self.assumptions]
+        if pending := sorted({line.stage for line in self.lines if line.found.calls and not line.found.calibrated_on}):
+            lines.append(
+                f"the length of replies is a typical one for {', '.join(pending)}; after a first run that "
+                "budget.per_run keeps small, ask again: its replies correct the figures"
+            )
+        return lines
+
+
+def estimate_build(
+    places: Places, topic: Topic, snapshot: str, *, say: Callable[[str], None] = lambda line: None
+) -> BuildEstimate:
+    """Estimate what `build` would pay for a topic at a snapshot; calls nobody and writes no table.
+
+    `say` is told what takes long. Raises FreshstackError where a setting, a source or a file of answers is wrong.
+    """
+    topic.asked_before_for(snapshot)  # an impossible month is refused before anything is read
+    work = _Work(places, topic, snapshot, say)
+    lines = [*work.topic_lines(), *work.answer_lines(), *work.pool_lines()]
+    return BuildEstimate(tuple(lines), tuple(dict.fromkeys(work.assumptions)))
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The pool to estimate on: the snapshot's own, another snapshot's, or an invented one; and how to scale it.
+
+    `factor` is how much larger the true one is thought to be, `carried` the share of its verdicts that another
+    snapshot is thought to hold (None: the tables say it exactly).
+    """
+
+    questions: pl.DataFrame
+    pools: pl.DataFrame
+    chunks: pl.LazyFrame
+    basis: str
+    factor: float = 1.0
+    carried: float | None = None
+
+
+@dataclass
+class _Work:
+    places: Places
+    topic: Topic
+    snapshot: str
+    say: Callable[[str], None]
+    assumptions: list[str] = field(default_factory=list)
+    invented_answers: int = 0
+
+    @cached_property
+    def lake(self) -> Lake:
+        return Lake(self.places.lake)
+
+    @cached_property
+    def models(self) -> Models:
+        return Models(cache=self.places.cache / "replies", budget=self.topic.budget, snapshot=self.snapshot)
+
+    @cached_property
+    def questions(self) -> pl.DataFrame:
+        if self._stands("questions"):
+            return self.lake.read("questions", self.topic.name)
+        from freshstack_dagster.stackexchange.sources import load_questions
+
+        self.assumptions.append("the table questions is not built: they were read from the source")
+        return load_questions(self.topic, cache=self.places.cache, progress=self.say).questions
+
+    @cached_property
+    def asked(self) -> pl.DataFrame:
+        """The questions of the snapshot."""
+        before = self.topic.asked_before_for(self.snapshot)
+        return self.questions.filter(pl.col("asked_at").is_null() | (pl.col("asked_at") < before))
+
+    @cached_property
+    def nuggets(self) -> pl.DataFrame:
+        """The nuggets that the topic's model wrote, and typical ones for questions that have none by it."""
+        role = self.topic.roles.nuggets
+        model = self.models.role("nuggets", role).model
+        standing = TABLES["nuggets"].empty()
+        if self._stands("nuggets"):
+            standing = self.lake.read("nuggets", self.topic.name).filter(pl.col("model") == model)
+        lacking = self.questions.join(standing, on="question_id", how="anti")
+        if lacking.height:
+            self.assumptions.append(
+                f"{lacking.height} questions have no nuggets by {model} yet: {NUGGETS_A_QUESTION} a question of "
+                f"{TOKENS_A_NUGGET} tokens each"
+            )
+        return pl.concat([standing, _typical_nuggets(lacking, model)])
+
+    @cached_property
+    def nuggets_stand(self) -> bool:
+        """Whether no nugget is an invented one, so that verdicts on them can be carried over."""
+        return bool((self.nuggets["prompt"] != _TYPICAL).all())
+
+    def topic_lines(self) -> list[Line]:
+        """Nuggets, sub-questions and closed-book answers: from the questions alone, so the requests are exact."""
+        roles = self.topic.roles
+        asked = {"nuggets": nugget_requests(self.questions, self.models, roles.nuggets)}
+        asked |= variant_requests(self.questions, self.models, roles, self.topic.pooling.variants)
+        return [self._line(name, name, getattr(roles, name), requests) for name, requests in asked.items()]
+
+    def answer_lines(self) -> list[Line]:
+        """The judge on closed-book answers and on the answers of systems."""
+        lines = []
+        judged = self._judged_answers("closed_book_judgments", *closed_book_documents(self._closed_book_answers()))
+        basis = "exact requests" if self.nuggets_stand and not self.invented_answers else "typical sizes"
+        lines.append(self._line("judge: closed-book answers", "judge", self.topic.roles.judge, *judged, basis=basis))
+        answers = read_answers(self.places.submitted_answers / self.topic.name, self.questions["question_id"])
+        if answers.height:
+            judged = self._judged_answers("answer_judgments", *answer_documents(answers))
+            basis = "exact requests" if self.nuggets_stand else "typical nuggets"
+            lines.append(self._line("judge: answers of systems", "judge", self.topic.roles.judge, *judged, basis=basis))
+        return lines
+
+    def pool_lines(self) -> list[Line]:
+        """The judge and the annotators on the pool."""
+        pool = self._pool()
+        roles = self.topic.roles
+        lines = [self._pool_line("judge: pool", "judge", roles.judge, pool, pool.pools, "judgments")]
+        sample = sample_pools(pool.pools, pool.chunks, self.topic.judging) if roles.annotators else pool.pools
+        for name, role in sorted(roles.annotators.items()):
+            stage = annotator_name(name)
+            lines.append(self._pool_line(f"{stage}: pool", stage, role, pool, sample, "annotations"))
+        return lines
+
+    def _stands(self, table: str, snapshot: str | None = None) -> bool:
+        return self.lake.current(table, self.topic.name, snapshot) is not None
+
+    def _line(
+        self,
+        stage: str,
+        name: str,
+        role: ModelRole,
+        requests: Sequence[Request],
+        all_requests: Sequence[Request] | None = None,
+        basis: str = "exact requests",
+    ) -> Line:
+        self.say(f"{stage}: counting {len(requests):,} requests")
+        found = estimate(self.models, name, role, requests)
+        same = all_requests is None or all_requests is requests
+        whole = found if same else estimate(self.models, name, role, all_requests or ())
+        return Line(stage, role, found, whole, basis)
+
+    def _pool_line(self, stage: str, name: str, role: ModelRole, pool: _Pool, pools: pl.DataFrame, table: str) -> Line:
+        def requests(earlier: Sequence[tuple[str | None, pl.DataFrame]]) -> list[Request]:
+            return support_requests(
+                pool.questions,
+                self.nuggets,
+                pools,
+                pool.chunks,
+                self.models,
+                role,
+                self.topic.judging,
+                judge_name=name,
+                earlier=earlier,
+            )
+
+        whole = requests(())
+        if pool.carried is None:
+            earlier = self._earlier(table)
+            line = self._line(stage, name, role, requests(earlier) if earlier else whole, whole, pool.basis)
+            left = 1.0
+        else:
+            line = self._line(stage, name, role, whole, whole, pool.basis)
+            left = 1 - pool.carried * self._judged_elsewhere(name, role, table)
+        return replace(
+            line,
+            found=_scaled(line.found, pool.factor * left),
+            without_carry_over=_scaled(line.without_carry_over, pool.factor),
+        )
+
+    def _earlier(self, table: str) -> list[tuple[str | None, pl.DataFrame]]:
+        """Verdicts as the stages take them over: this snapshot's own first, then the others', oldest first."""
+        name = self.topic.name
+        snapshots = self.lake.snapshots(table, name)
+        own = [(None, self.lake.read(table, name, self.snapshot))] if self.snapshot in snapshots else []
+        return [*own, *((other, self.lake.read(table, name, other)) for other in snapshots if other != self.snapshot)]
+
+    def _judged_elsewhere(self, name: str, role: ModelRole, table: str) -> bool:
+        """Whether some other snapshot holds verdicts of this judge that could be carried over."""
+        if not self.topic.judging.carry_over or role.cache == "refresh" or not self.nuggets_stand:
+            return False
+        judge = self.models.role(name, role).model
+        return any((judgments["judge"] == judge).any() for _, judgments in self._earlier(table))
+
+    def _judged_answers(
+        self, table: str, chunks: pl.DataFrame, pools: pl.DataFrame
+    ) -> tuple[list[Request], list[Request]]:
+        """What the judge is asked about answers: what is not known yet, and all."""
+
+        def requests(earlier: Sequence[tuple[str | None, pl.DataFrame]]) -> list[Request]:
+            return support_requests(
+                self.questions,
+                self.nuggets,
+                pools.join(self.questions, on="question_id", how="semi"),
+                chunks,
+                self.models,
+                self.topic.roles.judge,
+                self.topic.judging,
+                earlier=earlier,
+            )
+
+        if not self._stands(table):
+            whole = requests(())
+            return whole, whole
+        return requests([(None, self.lake.read(table, self.topic.name))]), requests(())
+
+    def _closed_book_answers(self) -> pl.DataFrame:
+        """The closed-book answers that the topic's model wrote, and typical ones where it wrote none yet."""
+        schema = TABLES["query_variants"].schema
+        role = self.topic.roles.closed_book_answer
+        if CLOSED_BOOK not in self.topic.pooling.variants or role.provider == "heuristic":
+            return pl.DataFrame(schema=schema)
+        model = self.models.role(CLOSED_BOOK, role).model
+        standing = pl.DataFrame(schema=schema)
+        if self._stands("query_variants"):
+            variants = self.lake.read("query_variants", self.topic.name)
+            standing = variants.filter(pl.col("variant") == CLOSED_BOOK, pl.col("model") == model)
+        lacking = self.questions.join(standing, on="question_id", how="anti")["question_id"].to_list()
+        self.invented_answers = len(lacking)
+        if lacking:
+            self.assumptions.append(
+                f"{len(lacking)} questions have no closed-book answer by {model} yet: "
+                f"{TOKENS_A_CLOSED_BOOK_ANSWER} tokens each"
+            )
+        rows = [
+            {
+                **dict.fromkeys(schema.names()),
+                "question_id": question_id,
+                "variant": CLOSED_BOOK,
+                "setting": "inference",
+                "text": _filler(question_id, TOKENS_A_CLOSED_BOOK_ANSWER),
+                "model": model,
+            }
+            for question_id in lacking
+        ]
+        return pl.concat([standing, pl.DataFrame(rows, schema=schema)])
+
+    def _pool(self) -> _Pool:
+        """The snapshot's pool, else the nearest snapshot's, else a typical one."""
+        if self._stands("pools", self.snapshot) and self._stands("chunks", self.snapshot):
+            return self._standing_pool(self.snapshot)
+        name = self.topic.name
+        others = [other for other in self.lake.snapshots("pools", name) if self._stands("chunks", other)]
+        if others:
+            nearest = min(others, key=lambda other: (_months(other, self.snapshot), other))
+            return self._standing_pool(nearest)
+        return self._typical_pool()
+
+    def _standing_pool(self, snapshot: str) -> _Pool:
+        name = self.topic.name
+        pools = self.lake.read("pools", name, snapshot).join(self.questions, on="question_id", how="semi")
+        chunks = self.lake.scan("chunks", name, snapshot).select("doc_id", "content_hash", "text")
+        factor, carried, basis = 1.0, None, "exact requests"
+        if not self.nuggets_stand:
+            basis = "pool as it stands"
+        if snapshot == self.snapshot:
+            pools = pools.join(self.asked, on="question_id", how="semi")
+        pooled = pools["question_id"].n_unique()
+        factor *= self.asked.height / max(1, pooled) * self._growth(pools, snapshot)
+        if snapshot != self.snapshot:
+            months = _months(snapshot, self.snapshot)
+            carried, basis = same_after(months), f"pool of {snapshot}"
+            self.assumptions.append(
+                f"the pool of {self.snapshot} is not built: that of {snapshot} stands in for it, and {carried:.0%} of "
+                f"its verdicts are carried over, if by the same judge, after {months} months"
+            )
+        if pooled != self.asked.height:
+            self.assumptions.append(
+                f"the pool of {snapshot} has {pooled} questions, {self.snapshot} has {self.asked.height}: in proportion"
+            )
+        return _Pool(self.questions, pools, chunks, basis, factor, carried)
+
+    def _growth(self, pools: pl.DataFrame, snapshot: str) -> float:
+        """How much larger a pool gets by query variants that it lacks and the topic's models will write."""
+        roles, wanted = self.topic.roles, set(self.topic.pooling.variants)
+        found = {variant for own in _fused(pools, self.topic.pooling.depth)["variants"] for variant in own}
+        silent = {name for name in (CLOSED_BOOK,) if getattr(roles, name).provider == "heuristic"}
+        lacking = sorted(wanted - found - silent)
+        if not lacking or not found:
+            return 1.0
+        growth = pool_growth(_fused(pools, self.topic.pooling.depth)["variants"].to_list(), len(found), len(lacking))
+        self.assumptions.append(
+            f"the pool of {snapshot} was found without {' and '.join(lacking)}: {growth - 1:.0%} more documents with it"
+        )
+        return growth
+
+    def _typical_pool(self) -> _Pool:
+        name, judging = self.topic.name, self.topic.judging
+        documents = math.ceil(POOL_PER_DEPTH * self.topic.pooling.depth)
+        tokens, whence = TOKENS_A_POOLED_CHUNK, "a typical topic"
+        snapshots = self.lake.snapshots("chunks", name)
+        if snapshots:
+            nearest = min(snapshots, key=lambda other: (_months(other, self.snapshot), other))
+            mean = self.lake.scan("chunks", name, nearest).select(pl.col("tokens").mean()).collect().item() or tokens
+            tokens, whence = round(LONGER_IN_POOLS * mean), f"the corpus of {nearest}"
+            count = self.lake.scan("chunks", name, nearest).select(pl.len()).collect().item()
+            documents = min(documents, count)
+        tokens = min(tokens, judging.max_chunk_tokens, self.topic.max_tokens)
+        self.assumptions.append(
+            f"no pool is built: {documents} chunks a question of {tokens} tokens each, as in {whence}"
+        )
+        # One set of invented chunks serves every question: what counts is how many and how long.
+        rows = [
+            {
+                "doc_id": f"typical/{number}_0_0",
+                "content_hash": _hash(str(number)),
+                "text": _filler(str(number), tokens),
+            }
+            for number in range(documents)
+        ]
+        chunks = pl.DataFrame(rows, schema={name: pl.String() for name in ("doc_id", "content_hash", "text")})
+        pools = self.asked.select("question_id").join(chunks.select("doc_id"), how="cross")
+        return _Pool(self.questions, pools, chunks.lazy(), "typical sizes")
+
+
+def pool_growth(found_by: Sequence[Sequence[str]], variants: int, lacking: int) -> float:
+    """By what factor a pool grows with `lacking` more query variants, from which of its `variants` found each document.
+
+    The mean size of the union of k variants, over all choices of k, gives what the last one added and the one before;
+    each further one adds less by the same ratio.
+    """
+
+    def union(k: int) -> float:
+        ways = math.comb(variants, k)
+        return sum(1 - math.comb(variants - len(set(own)), k) / ways for own in found_by)
+
+    if variants < 2 or not found_by:
+        return 1 + lacking / max(1, variants)
+    last, before = union(variants) - union(variants - 1), union(variants - 1) - union(variants - 2)
+    ratio = min(1.0, last / before) if before > 0 else 0.0
+    return 1 + sum(last * ratio**step for step in range(1, lacking + 1)) / union(variants)
+
+
+def same_after(months: int) -> float:
+    """Share of chunk texts that are thought to be the same after some months, 1 for none."""
+    if months == 0:
+        return 1.0
+    return SAME_AFTER_MONTH * (SAME_AFTER_YEAR / SAME_AFTER_MONTH) ** ((months - 1) / 11)
+
+
+_TYPICAL = "typical"
+
+
+def _fused(pools: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """For each pooled document the variants whose fused top holds it."""
+    entry = pl.element().struct
+    fused = (entry.field("retriever") == "fusion") & (entry.field("rank") <= depth)
+    of_fusion = pl.col("found_by").list.filter(fused).list.eval(entry.field("variant")).list.unique()
+    return pools.select(variants=of_fusion).filter(pl.col("variants").list.len() > 0)
+
+
+def _typical_nuggets(questions: pl.DataFrame, model: str) -> pl.DataFrame:
+    """Invented nuggets: as many over all questions as are usual, of the usual length."""
+    rows: list[dict[str, Any]] = []
+    for number, question_id in enumerate(questions["question_id"]):
+        count = math.floor((number + 1) * NUGGETS_A_QUESTION) - math.floor(number * NUGGETS_A_QUESTION)
+        rows += [
+            {
+                "nugget_id": f"{question_id}_{position}",
+                "question_id": question_id,
+                "position": position,
+                "text": _filler(f"{position}", TOKENS_A_NUGGET),
+                "model": model,
+                "prompt": _TYPICAL,
+                "reply": None,
+            }
+            for position in range(count)
+        ]
+    return pl.DataFrame(rows, schema=TABLES["nuggets"].schema)
+
+
+def _filler(seed: str, tokens: int) -> str:
+    """A text of so many tokens, different for each seed."""
+    return f"{seed}" + " word" * max(0, tokens - 1)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _scaled(found: Estimate, factor: float) -> Estimate:
+    def price(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    if factor == 1:
+        return found
+    return replace(
+        found,
+        requests=round(found.requests * factor),
+        calls=round(found.calls * factor),
+        input_tokens=round(found.input_tokens * factor),
+        output_tokens=round(found.output_tokens * factor),
+        dollars=price(found.dollars),
+        batch_dollars=price(found.batch_dollars),
+        most_dollars=price(found.most_dollars),
+    )
+
+
+def _months(one: str, other: str) -> int:
+    """Months between two snapshots."""
+    (year_a, month_a), (year_b, month_b) = (map(int, snapshot.split("-")) for snapshot in (one, other))
+    return abs((year_a - year_b) * 12 + month_a - month_b)
