@@ -52,8 +52,8 @@ class ReplyError(ValueError):
 class Outcome(Generic[T]):
     """What became of a request: a value, or an error with its kind; never both, never neither.
 
-    `kind` is ok, length (truncated), refusal, content_filter, malformed, transport, missing (a batch did not return
-    it), budget or skipped (the provider does not do this task). `reply` is the key of the reply in the cache.
+    `kind` is ok, length (truncated), refusal, content_filter, malformed, transport, missing (a batch did not return it)
+    or skipped (the provider does not do this task). `reply` is the key of the reply in the cache.
     """
 
     value: T | None

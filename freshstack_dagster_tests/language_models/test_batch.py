@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -87,6 +88,47 @@ def test_a_run_that_stops_waiting_leaves_the_batch_to_the_next(provider: str, tm
         assert read_open(tmp_path / "batches") == []
         assert models.spending.spent_by_run() > 0
         assert models.spending.spent_in_month() == pytest.approx(models.calls()["dollars"].sum())
+
+
+def _left_open(server: MisbehavingServer, provider: str, cache: Path, **changes: object) -> None:
+    """Leave a batch of three behind, its file of state changed as a kill at the wrong moment would leave it."""
+    with pytest.raises(ModelError):
+        models = make_models(cache, Budget(per_run=1), batch_wait_seconds=0.03)
+        judge(models.role("judge", make_role(server, provider, batch=True)), range(3))
+    (path,) = (cache / "batches").glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_batch_whose_id_was_not_noted_is_found_again(provider: str, tmp_path: Path) -> None:
+    with MisbehavingServer(answer, polls_until_done=6) as server:
+        _left_open(server, provider, tmp_path, batch=None)
+        models = make_models(tmp_path)
+        outcomes = judge(models.role("judge", make_role(server, provider, batch=True)), range(3))
+        assert assert_right_or_error(outcomes) == 3
+        assert len(server.batches) == 1
+        assert models.spending.spent_in_month() == pytest.approx(models.calls()["dollars"].sum())
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_batch_that_was_noted_but_never_sent_is_sent(provider: str, tmp_path: Path) -> None:
+    with MisbehavingServer(answer, polls_until_done=6) as server:
+        _left_open(server, provider, tmp_path, batch=None, tag="another")
+        server.batches.clear()
+        models = make_models(tmp_path)
+        outcomes = judge(models.role("judge", make_role(server, provider, batch=True)), range(3))
+        assert assert_right_or_error(outcomes) == 3
+        assert len(server.batches) == 1
+        assert models.spending.spent_in_month() == pytest.approx(models.calls()["dollars"].sum())
+        assert read_open(tmp_path / "batches") == []
+
+
+def test_a_batch_that_the_provider_lost_is_named(tmp_path: Path) -> None:
+    with MisbehavingServer(answer, polls_until_done=6) as server:
+        _left_open(server, "openai", tmp_path)
+        server.batches.clear()
+        with pytest.raises(ModelError, match=r"HTTP 404.*the batch stands in .*\.json: delete it to send anew"):
+            judge(make_models(tmp_path).role("judge", make_role(server, batch=True)), range(3))
 
 
 def test_replies_of_an_old_batch_are_kept_though_nobody_asks_for_them(tmp_path: Path) -> None:

@@ -76,6 +76,14 @@ def test_what_looks_like_a_key_is_hidden_from_messages() -> None:
     assert scrubber.message("task-1234567 of risk-analysis") == "task-1234567 of risk-analysis"
 
 
+@pytest.mark.parametrize("url", ["http://me:secret-word@127.0.0.1:9/v1", "http://127.0.0.1:9/v1?api_key=secret-word"])
+def test_an_address_with_a_password_is_refused(url: str, tmp_path: Path) -> None:
+    models = make_models(tmp_path)
+    with pytest.raises(ModelError, match="carries a user, a password or parameters") as caught:
+        judge(models.role("judge", make_role(None, "compatible", base_url=url)), [0])
+    assert "secret-word" not in str(caught.value)
+
+
 def test_an_address_without_what_is_secret() -> None:
     assert public_url("https://user:pass@host:8000/v1/?key=a") == "https://host:8000/v1"
     assert public_url("http://localhost:8000/v1/") == "http://localhost:8000/v1"

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from freshstack_dagster.errors import ModelError
 from freshstack_dagster.language_models.replies import Reply
 from freshstack_dagster.language_models.request import Request
-from freshstack_dagster.language_models.scrub import Scrubber
+from freshstack_dagster.language_models.scrub import Scrubber, public_url
 from freshstack_dagster.settings import ModelRole
 
 # The SDKs wait between attempts as the server says (Retry-After), else 0.5 s doubling to 8 s.
@@ -95,6 +95,12 @@ def make_provider(role_name: str, role: ModelRole, environ: Mapping[str, str]) -
     """The provider of a role, and the scrubber that knows its key. Raises ModelError if the key is not set."""
     module, name = PROVIDERS[role.provider].split(":")
     cls = getattr(importlib.import_module(module), name)
+    if role.base_url and (public_url(role.base_url) != role.base_url.rstrip("/")):
+        # The HTTP library logs every address that it asks.
+        raise ModelError(
+            f"role {role_name}: base_url {public_url(role.base_url)} carries a user, a password or parameters; give "
+            "the address alone, and name the variable that holds the key in api_key_env"
+        )
     key = _key(role_name, role, environ, cls.default_key_env)
     scrubber = Scrubber([key])
     return cls(role_name, role, key, environ, scrubber), scrubber
