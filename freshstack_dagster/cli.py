@@ -129,6 +129,22 @@ def score(run: Path, topic: str, snapshot: str, missing: str) -> None:
 
 
 @main.command()
+@click.argument("topic")
+@click.argument("snapshot")
+@click.option("--layout", type=click.Choice(["freshstack", "beir", "trec"]), default="freshstack", show_default=True)
+@click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), help="Folder to write to.")
+def export(topic: str, snapshot: str, layout: str, folder: Path | None) -> None:
+    """Write TOPIC's collection at SNAPSHOT in a layout that other tools read, with a card that says what it is."""
+    from freshstack_dagster.publishing.export import export as write
+    from freshstack_dagster.publishing.export import load
+
+    where = places()
+    collection = load(Lake(where.lake), load_topic(where.topics / f"{topic}.yaml"), snapshot)
+    for path in write(collection, layout, folder or where.data / "exports" / topic / snapshot / layout):
+        click.echo(f"{path.stat().st_size:12,}  {path}")
+
+
+@main.command()
 @click.argument("query")
 @click.option("--csv", is_flag=True, help="Print comma-separated values.")
 def sql(query: str, csv: bool) -> None:

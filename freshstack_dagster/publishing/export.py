@@ -1,0 +1,209 @@
+"""A snapshot's collection in the layouts that other tools read, each with a card that says what it is.
+
+- `freshstack`: queries and corpus in Parquet, in the layout of the published collections;
+- `beir`: corpus.jsonl, queries.jsonl and qrels/test.tsv, a document relevant if it supports any nugget;
+- `trec`: topics, nugget qrels as ndeval reads them (question, nugget number, document, relevance) and document qrels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from freshstack_dagster.errors import FreshstackError, LakeError
+from freshstack_dagster.lake import Lake
+from freshstack_dagster.settings import Topic
+from freshstack_dagster.stackexchange.collection import question_text
+
+IDS = pl.List(pl.String())
+NUGGET = pl.Struct(
+    {"_id": pl.String(), "text": pl.String(), "relevant_corpus_ids": IDS, "non_relevant_corpus_ids": IDS}
+)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The kept questions of a topic's snapshot with their nuggets, qrels and the whole corpus."""
+
+    topic: Topic
+    snapshot: str
+    questions: pl.DataFrame
+    nuggets: pl.DataFrame
+    qrels: pl.DataFrame
+    commits: pl.DataFrame
+    chunks: pl.LazyFrame
+
+    @property
+    def document_qrels(self) -> pl.DataFrame:
+        """question_id, doc_id, relevance: the number of the question's nuggets that the document supports."""
+        return self.qrels.group_by("question_id", "doc_id").agg(pl.col("relevance").sum()).sort("question_id", "doc_id")
+
+
+def load(lake: Lake, topic: Topic, snapshot: str) -> Collection:
+    """Read a collection from the lake. Raises LakeError if the snapshot is not built or no question was kept."""
+    outcomes = lake.read("question_outcomes", topic.name, snapshot)
+    kept = outcomes.filter(pl.col("outcome") == "kept").select("question_id")
+    if kept.is_empty():
+        raise LakeError(
+            f"topic {topic.name}, snapshot {snapshot}: no question was kept, so there is nothing to export; "
+            "see question_outcomes, or set `keep_partial`"
+        )
+    questions = lake.read("questions", topic.name).join(kept, on="question_id", how="semi")
+    nuggets = lake.read("nuggets", topic.name).join(kept, on="question_id", how="semi")
+    return Collection(
+        topic,
+        snapshot,
+        questions.sort("question_id"),
+        nuggets.sort("question_id", "position"),
+        lake.read("qrels", topic.name, snapshot),
+        lake.read("commits", topic.name, snapshot),
+        lake.scan("chunks", topic.name, snapshot),
+    )
+
+
+def export(collection: Collection, layout: str, folder: Path) -> list[Path]:
+    """Write a collection to `folder` and return its files. What stood there is replaced once all of it is written.
+
+    Raises FreshstackError for an unknown layout, or a folder that cannot be written.
+    """
+    if layout not in LAYOUTS:
+        raise FreshstackError(f"no layout {layout}; there are {', '.join(LAYOUTS)}")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        LAYOUTS[layout](collection, temporary)
+        (temporary / "README.md").write_text(card(collection, layout), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+    except OSError as error:
+        raise FreshstackError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _freshstack(collection: Collection, folder: Path) -> None:
+    def ids(relevance: int) -> pl.Expr:
+        return pl.col("doc_id").filter(pl.col("relevance") == relevance).sort()
+
+    judged = collection.qrels.group_by("nugget_id").agg(relevant_corpus_ids=ids(1), non_relevant_corpus_ids=ids(0))
+    # Typed as lists of strings, also where the first nugget has none: a reader must not guess null.
+    nuggets = (
+        collection.nuggets.join(judged, on="nugget_id", how="left")
+        .with_columns(pl.col("relevant_corpus_ids", "non_relevant_corpus_ids").fill_null(pl.lit([], dtype=IDS)))
+        .group_by("question_id", maintain_order=True)
+        .agg(
+            nuggets=pl.struct(
+                pl.col("nugget_id").alias("_id"), "text", "relevant_corpus_ids", "non_relevant_corpus_ids"
+            )
+        )
+        .with_columns(pl.col("nuggets").cast(pl.List(NUGGET)))
+    )
+    queries = collection.questions.join(nuggets, on="question_id").select(
+        query_id="question_id",
+        query_title="title",
+        query_text="body_text",
+        nuggets="nuggets",
+        answer_id="answer_id",
+        answer_text="answer_text",
+        metadata=pl.struct(
+            tags="tags", date=pl.col("asked_at").dt.to_string("iso:strict"), url="url", license="license"
+        ),
+    )
+    queries.write_parquet(folder / "queries.parquet")
+    corpus = collection.chunks.select(
+        _id="doc_id",
+        text="text",
+        metadata=pl.struct("url", "start_byte", "end_byte", "start_char", "end_char", "content_hash"),
+    )
+    corpus.sink_parquet(folder / "corpus.parquet")
+
+
+def _beir(collection: Collection, folder: Path) -> None:
+    (folder / "qrels").mkdir()
+    documents = collection.chunks.select("doc_id", "path", "text").collect()
+    _write_lines(
+        folder / "corpus.jsonl",
+        ({"_id": doc_id, "title": path, "text": text} for doc_id, path, text in documents.iter_rows()),
+    )
+    _write_lines(
+        folder / "queries.jsonl",
+        (
+            {"_id": row["question_id"], "text": question_text(row["title"], row["body_text"])}
+            for row in collection.questions.iter_rows(named=True)
+        ),
+    )
+    qrels = collection.document_qrels.select(
+        pl.col("question_id").alias("query-id"), pl.col("doc_id").alias("corpus-id"), score="relevance"
+    )
+    qrels.write_csv(folder / "qrels" / "test.tsv", separator="\t")
+
+
+def _trec(collection: Collection, folder: Path) -> None:
+    topics = (
+        f"{row['question_id']}\t{' '.join(question_text(row['title'], row['body_text']).split())}\n"
+        for row in collection.questions.iter_rows(named=True)
+    )
+    (folder / "topics.tsv").write_text("".join(topics), encoding="utf-8")
+    numbered = collection.qrels.join(collection.nuggets.select("nugget_id", "position"), on="nugget_id").sort(
+        "question_id", "position", "doc_id"
+    )
+    _write_trec(
+        folder / "qrels.nuggets.txt", numbered.select("question_id", pl.col("position") + 1, "doc_id", "relevance")
+    )
+    flat = collection.document_qrels.select("question_id", pl.lit(0), "doc_id", "relevance")
+    _write_trec(folder / "qrels.txt", flat)
+
+
+def _write_trec(path: Path, rows: pl.DataFrame) -> None:
+    """Four columns, a space between them; a space inside an id is written as %20, for TREC files have no quotes."""
+    lines = (" ".join(str(value).replace(" ", "%20") for value in row) + "\n" for row in rows.iter_rows())
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def _write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+LAYOUTS: dict[str, Callable[[Collection, Path], None]] = {"freshstack": _freshstack, "beir": _beir, "trec": _trec}
+
+
+def card(collection: Collection, layout: str) -> str:
+    """A page that says what the files are, who judged, which commits they stand on, and the licences of the texts."""
+    kinds = collection.qrels["judge_kind"].unique().sort().to_list()
+    writers = collection.nuggets["model"].unique().sort().to_list()
+    licenses = collection.questions["license"].drop_nulls().unique().sort().to_list()
+    lines = [
+        f"# {collection.topic.title}, {collection.snapshot}",
+        "",
+        f"{collection.questions.height} questions, {collection.nuggets.height} nuggets "
+        f"(written by {', '.join(writers)}), {collection.qrels.filter(pl.col('relevance') > 0).height} supporting pairs of "
+        f"{collection.qrels.height} judged, in the layout `{layout}`.",
+        "",
+        f"Judged by: {', '.join(kinds)}.",
+    ]
+    if "heuristic" in kinds:
+        lines += ["", "**The heuristic is no judge. This is a trial of the pipeline and no benchmark.**"]
+    lines += [
+        "",
+        f"Question and answer texts: {', '.join(licenses) or 'licence not stated by the source'}; each question's page "
+        "is its attribution. Documents belong to their repositories, under their licences:",
+        "",
+        "| repository | commit | committed |",
+        "| --- | --- | --- |",
+    ]
+    lines += [
+        f"| {row['name']} | {row['commit']} | {row['committed_at']:%Y-%m-%d} |"
+        for row in collection.commits.iter_rows(named=True)
+    ]
+    return "\n".join(lines) + "\n"
