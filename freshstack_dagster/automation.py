@@ -1,41 +1,143 @@
-"""Jobs to launch by hand or by backfill, and the monthly schedule, which is off until switched on."""
+"""Jobs to launch by hand or by backfill, and the schedules, all off until switched on.
 
-from __future__ import annotations
+`monthly_build` is one switch for all that a month needs: its tick asks for each topic's questions, and a sensor that
+acts on runs of this schedule only asks for the snapshot when the questions are there, and for the comparison after it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 
-from freshstack_dagster.partitions import topic_partitions, topic_snapshot_partitions
+from freshstack_dagster.partitions import (
+    month_before,
+    multi_key,
+    run_tags,
+    snapshot_partitions_def,
+    topic_partitions,
+    topic_snapshot_partitions,
+)
 
-TOPIC_GROUPS = ("questions", "nuggets", "answers")
-SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "calibration", "qrels", "evaluation")
+TOPIC_GROUPS = ("questions", "nuggets")
+SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "qrels", "evaluation")
 DRIFT_GROUPS = ("drift", "publishing")
 
+MONTHLY = "freshstack/monthly"
+PRIORITY = "dagster/priority"
+SHOWN = 20
+
+# What others wait for goes first, then what ends a topic's build.
 build_questions = dg.define_asset_job(
     "build_questions",
     selection=dg.AssetSelection.groups(*TOPIC_GROUPS),
     partitions_def=topic_partitions,
-    description="A topic's questions, nuggets and query variants, and what answers state of the nuggets.",
+    description="A topic's questions, nuggets and query variants.",
+    tags={PRIORITY: "2"},
 )
 build_snapshot = dg.define_asset_job(
     "build_snapshot",
     selection=dg.AssetSelection.groups(*SNAPSHOT_GROUPS),
     partitions_def=topic_snapshot_partitions,
-    description="A topic's corpus, pools, judgments, agreement of judges, qrels and evaluation at a snapshot.",
+    description="A topic's corpus, pools, judgments, qrels and evaluation at a snapshot.",
+    tags={PRIORITY: "0"},
 )
 compare_snapshots = dg.define_asset_job(
     "compare_snapshots",
     selection=dg.AssetSelection.groups(*DRIFT_GROUPS),
     partitions_def=topic_partitions,
     description="A topic's drift over every snapshot that exists, and its report.",
+    tags={PRIORITY: "1"},
 )
-JOBS = [build_questions, build_snapshot, compare_snapshots]
+score_runs = dg.define_asset_job(
+    "score_runs",
+    selection=dg.AssetSelection.assets("retrieval_results", "comparisons"),
+    partitions_def=topic_snapshot_partitions,
+    description="Runs of retrieval systems, those dropped into data/runs among them, scored and compared.",
+    tags={PRIORITY: "1"},
+)
 
-# The tick of the first of a month asks for the month just ended, for every topic.
-monthly_build = dg.build_schedule_from_partitioned_job(
-    build_snapshot,
-    name="monthly_build",
-    description="On the first of a month, build the month just ended for every topic.",
-    hour_of_day=3,
+
+@dg.schedule(
+    job=build_questions,
+    cron_schedule="0 3 1 * *",
+    execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="On the first of a month, build the month just ended for every topic: its questions, then its "
+    "snapshot, then the comparison with the months before.",
 )
-SCHEDULES = [monthly_build]
+def monthly_build(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """Ask for every topic's questions, marked with the month that is to follow."""
+    month = month_before(context.scheduled_execution_time)
+    if month not in snapshot_partitions_def.get_partition_keys(current_time=context.scheduled_execution_time):
+        yield dg.SkipReason(f"{month} is no partition; the months start at live_from in data/snapshots.yaml")
+        return
+    for topic in topic_partitions.get_partition_keys():
+        yield dg.RunRequest(
+            run_key=f"{month} {topic}", partition_key=topic, tags={MONTHLY: month, **run_tags(topic, month)}
+        )
+
+
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.SUCCESS,
+    monitored_jobs=[build_questions, build_snapshot],
+    request_jobs=[build_snapshot, compare_snapshots],
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="What follows the runs of monthly_build; does nothing while that schedule is off.",
+)
+def monthly_build_goes_on(context: dg.RunStatusSensorContext) -> dg.RunRequest | dg.SkipReason:
+    """After a topic's questions its snapshot, after its snapshot the comparison; once a month and topic."""
+    run = context.dagster_run
+    month = run.tags.get(MONTHLY)
+    if month is None:
+        return dg.SkipReason("the run is not one of monthly_build")
+    topic = run.tags["dagster/partition"].rsplit("|", 1)[-1]
+    after_questions = run.job_name == build_questions.name
+    job = build_snapshot if after_questions else compare_snapshots
+    return dg.RunRequest(
+        run_key=f"{month} {topic} {job.name}",
+        job_name=job.name,
+        partition_key=multi_key(topic, month) if after_questions else topic,
+        tags={MONTHLY: month, **run_tags(topic, month)},
+    )
+
+
+@dg.op(description="Find every partition of every asset whose last build failed.")
+def find_failed_partitions(context: dg.OpExecutionContext) -> None:
+    """Fail with the number of failed partitions, a list of the first, and what to do."""
+    failed = []
+    graph = context.repository_def.asset_graph
+    for key in sorted(graph.materializable_asset_keys, key=lambda key: key.to_user_string()):
+        partitions = graph.get(key).partitions_def
+        if partitions is None:
+            continue
+        keys = partitions.get_partition_keys(dynamic_partitions_store=context.instance)
+        status = context.instance.get_status_by_partition(key, list(keys), partitions) or {}
+        failed += [(key.to_user_string(), name) for name, state in status.items() if state and state.value == "FAILED"]
+    if failed:
+        lines = ["| asset | partition |", "| --- | --- |", *(f"| {asset} | {name} |" for asset, name in failed[:SHOWN])]
+        raise dg.Failure(
+            f"{len(failed)} partitions failed at their last build; read the error of the first, mend it, and launch "
+            "the failed partitions again from the asset's page",
+            metadata={"failed": len(failed), "first": dg.MetadataValue.md("\n".join(lines))},
+            allow_retries=False,
+        )
+    context.log.info("no partition is left failed")
+
+
+@dg.job(description="Fails if the last build of any partition failed.", tags={PRIORITY: "-1"})
+def check_partitions() -> None:
+    """Look for partitions that were left failed."""
+    find_failed_partitions()
+
+
+daily_check = dg.ScheduleDefinition(
+    job=check_partitions,
+    name="daily_check",
+    cron_schedule="0 6 * * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Every morning, check that no partition was left failed.",
+)
+
+JOBS: list[Any] = [build_questions, build_snapshot, compare_snapshots, score_runs, check_partitions]
+SCHEDULES = [monthly_build, daily_check]

@@ -1,6 +1,6 @@
 """Where a table can be wrong: asset checks, blocking where going on would spend money or publish a falsehood.
 
-Most are a question to the catalogue that must have an empty answer; `$topic` and `$snapshot` are the partition's.
+Most are a question in SQL that must have an empty answer; `$topic` and `$snapshot` are the partition's.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from typing import Any
 
 import dagster as dg
 import polars as pl
-from dagster_duckdb import DuckDBResource
 
 from freshstack_dagster.assets.tables import markdown_table
 from freshstack_dagster.partitions import topic_and_snapshot, topic_partitions, topic_snapshot_partitions
@@ -22,7 +21,7 @@ HERE = "topic = $topic and snapshot = $snapshot"
 
 @dataclass(frozen=True)
 class Rule:
-    """A query over the catalogue that must return no row."""
+    """A query over the tables that must return no row."""
 
     asset: str
     name: str
@@ -145,12 +144,9 @@ def _check(rule: Rule) -> dg.AssetChecksDefinition:
         blocking=rule.name not in WARNINGS,
         partitions_def=topic_partitions if by_topic else topic_snapshot_partitions,
     )
-    def check(context: dg.AssetCheckExecutionContext, catalogue: DuckDBResource) -> dg.AssetCheckResult:
+    def check(context: dg.AssetCheckExecutionContext, project: Project) -> dg.AssetCheckResult:
         topic, snapshot = topic_and_snapshot(context)
-        parameters = {"topic": topic} if snapshot is None else {"topic": topic, "snapshot": snapshot}
-        used = {name: value for name, value in parameters.items() if f"${name}" in rule.sql}
-        with catalogue.get_connection() as connection:
-            faults = connection.sql(rule.sql, params=used).pl()
+        faults = project.lake.ask(rule.sql, topic=topic, snapshot=snapshot)
         return _result(faults, warn=rule.name in WARNINGS)
 
     return check

@@ -6,7 +6,7 @@ tick of 1 November asks for October. The set of months is fixed by a file and ne
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
@@ -46,6 +46,16 @@ topic_snapshot_partitions = dg.MultiPartitionsDefinition(
 def multi_key(topic: str, snapshot: str) -> dg.MultiPartitionKey:
     """The partition key of a topic's snapshot."""
     return dg.MultiPartitionKey({"topic": topic, "snapshot": snapshot})
+
+
+def month_before(moment: datetime) -> str:
+    """The month that ended last before a moment."""
+    return f"{moment.astimezone(UTC).replace(day=1) - timedelta(days=1):%Y-%m}"
+
+
+def run_tags(topic: str, snapshot: str | None = None) -> dict[str, str]:
+    """The tags by which a topic's and a snapshot's runs are found in the UI."""
+    return {"freshstack/topic": topic, **({} if snapshot is None else {"freshstack/snapshot": snapshot})}
 
 
 def topic_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> str:

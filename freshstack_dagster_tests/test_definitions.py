@@ -85,6 +85,6 @@ def test_the_monthly_schedule_asks_for_the_month_just_ended():
             repository_def=defs.get_repository_def(),
         )
         requests = schedule.evaluate_tick(context).run_requests
-    assert {request.partition_key for request in requests} == {
-        multi_key(topic, "2026-12") for topic in topic_partitions.get_partition_keys()
-    }
+    topics = set(topic_partitions.get_partition_keys())
+    assert {request.partition_key for request in requests} == topics
+    assert {request.tags["freshstack/monthly"] for request in requests} == {"2026-12"}
