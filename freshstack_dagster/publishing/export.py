@@ -187,7 +187,7 @@ def card(collection: Collection, layout: str) -> str:
         f"# {collection.topic.title}, {collection.snapshot}",
         "",
         f"{collection.questions.height} questions, {collection.nuggets.height} nuggets "
-        f"(written by {', '.join(writers)}), {collection.qrels.filter(pl.col('relevance') > 0).height} supporting pairs of "
+        f"(written by {', '.join(writers)}), {collection.qrels['relevance'].sum()} supporting pairs of "
         f"{collection.qrels.height} judged, in the layout `{layout}`.",
         "",
         f"Judged by: {', '.join(kinds)}.",
