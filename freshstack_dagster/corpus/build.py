@@ -287,7 +287,9 @@ class _Builder:
 
     def _results(self, files: pl.DataFrame, jobs: Iterator[Job]) -> Generator[tuple[Job, Cuts]]:
         size = int(files["bytes"].sum())
-        if size <= IN_PROCESS_BYTES and files.filter(pl.col("bytes") > IN_PROCESS_FILE_BYTES).is_empty():
+        # A PDF's reader is a C library that meets files of any making: in a worker only.
+        risky = (pl.col("bytes") > IN_PROCESS_FILE_BYTES) | pl.col("language_key").str.starts_with("pdf by pypdfium2")
+        if size <= IN_PROCESS_BYTES and files.filter(risky).is_empty():
             return ((job, cut(job.path, job.data, self.topic.max_tokens)) for job in jobs)
         count = max(1, min(self.most_workers, -(-size // IN_PROCESS_BYTES)))
         self.used_workers = max(self.used_workers, count)

@@ -32,7 +32,7 @@ def pdf(text: str) -> bytes:
 
 
 def test_a_pdf_is_read_as_text() -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     cuts = cut("docs/a.PDF", pdf("Weirs hold water back"), 2048)
     assert (cuts.outcome, cuts.language, cuts.encoding) == ("text", "pdf", None)
     assert cuts.detail == "offsets are of the text read from the PDF"
@@ -41,7 +41,7 @@ def test_a_pdf_is_read_as_text() -> None:
 
 @pytest.mark.parametrize(("data", "why"), [(pdf(""), "no text in it"), (b"%PDF-1.4\nbroken", "PDF: ")])
 def test_a_pdf_without_text_stays_binary_and_says_why(data: bytes, why: str) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     cuts = cut("a.pdf", data, 2048)
     assert (cuts.outcome, cuts.columns[8]) == ("binary", [])
     assert why in cuts.detail
@@ -50,7 +50,7 @@ def test_a_pdf_without_text_stays_binary_and_says_why(data: bytes, why: str) -> 
 def test_without_the_reader_it_is_binary_and_installing_it_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     made = Made(tmp_path / "made.git")
     made.commit("2024-10-10T00:00:00+00:00", {"a.pdf": pdf("Weirs"), "b.md": b"text"})
     topic = Topic(name="made", title="Made", repositories=(Repository(name="local/made", path=made.path),))
