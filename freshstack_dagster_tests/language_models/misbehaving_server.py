@@ -315,7 +315,7 @@ class MisbehavingServer:
                     {**entry, "error": {"code": "batch_expired", "message": "This request could not be executed."}}
                 )
             else:
-                prompt = self.prompt_of("chat", line["body"])
+                prompt = self.prompt_of("responses" if line["url"] == "/v1/responses" else "chat", line["body"])
                 text, ending = self.generate(prompt, fault, batch=True)
                 good.append({**entry, "response": {"status_code": 200, "body": self.shape(prompt, text, ending)}})
         # Results come in any order.

@@ -78,7 +78,9 @@ def read(data: dict[str, Any]) -> list[bool]:
 
 
 def make_role(server: MisbehavingServer | None, provider: str = "openai", **changes: Any) -> ModelRole:
-    """A role that asks the server."""
+    """A role that asks the server; `responses` is OpenAI's other protocol."""
+    if provider == "responses":
+        provider, changes = "openai", {**changes, "options": {"api": "responses", **changes.get("options", {})}}
     model = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "compatible": "qwen"}.get(provider, "heuristic")
     url = None if server is None else server.url if provider == "anthropic" else server.openai_url
     values: dict[str, Any] = {"provider": provider, "model": model, "base_url": url, "timeout_seconds": 5, **changes}

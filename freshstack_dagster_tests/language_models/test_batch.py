@@ -22,7 +22,7 @@ from freshstack_dagster_tests.language_models.support import (
     make_role,
 )
 
-PROVIDERS = ["openai", "anthropic"]
+PROVIDERS = ["openai", "responses", "anthropic"]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -45,7 +45,7 @@ def test_each_request_of_a_batch_ends_as_ok_error_or_missing(provider: str, tmp_
         rows = models.calls()
         assert rows["batch"].all()
         assert rows["dollars"].sum() == pytest.approx(
-            server.billed(0.25, 2, 0.5) if provider == "openai" else server.billed(1, 5, 0.5)
+            server.billed(0.25, 2, 0.5) if provider != "anthropic" else server.billed(1, 5, 0.5)
         )
         assert models.spending.spent_by_run() == pytest.approx(rows["dollars"].sum())
         assert read_open(tmp_path / "batches") == []
@@ -211,7 +211,7 @@ def test_a_killed_run_sends_no_batch_twice(provider: str, moment: str, tmp_path:
         assert len(server.batches) == 1
         assert len(server.served) == 20
         models = make_models(tmp_path)
-        price = (0.25, 2) if provider == "openai" else (1, 5)
+        price = (0.25, 2) if provider != "anthropic" else (1, 5)
         assert models.spending.spent_in_month() == pytest.approx(server.billed(*price, 0.5))
 
 

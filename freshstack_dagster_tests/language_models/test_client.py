@@ -35,7 +35,7 @@ from freshstack_dagster_tests.language_models.support import (
 )
 
 FAULTS = [*TRANSPORT_FAULTS, *CONTENT_FAULTS, *GOOD_ODDITIES, *ENDINGS]
-PROVIDERS = ["openai", "anthropic", "compatible"]
+PROVIDERS = ["openai", "responses", "anthropic", "compatible"]
 
 
 def once(faults: list[str]) -> Any:
@@ -160,7 +160,8 @@ def test_what_is_sent(tmp_path: Path) -> None:
         judge(models.role("b", make_role(server, "compatible", temperature=0, json_schema=False)), [0])
         judge(models.role("c", make_role(server, "anthropic", options={"output_config": {"effort": "low"}})), [0])
         judge(models.role("d", make_role(server, "anthropic", options={"structured_output": "tool"})), [0])
-        first, second, third, fourth = (one.prompt.body for one in server.served)
+        judge(models.role("e", make_role(server, "responses", options={"text": {"verbosity": "low"}})), [0])
+        first, second, third, fourth, fifth = (one.prompt.body for one in server.served)
         assert first["response_format"]["json_schema"]["strict"] is True
         assert first["response_format"]["json_schema"]["schema"]["additionalProperties"] is False
         assert first["reasoning_effort"] == "low"
@@ -174,6 +175,10 @@ def test_what_is_sent(tmp_path: Path) -> None:
         assert third["output_config"]["format"]["type"] == "json_schema"
         assert fourth["tool_choice"] == {"type": "tool", "name": "reply"}
         assert "structured_output" not in fourth
+        assert fifth["text"]["format"]["strict"] is True
+        assert fifth["text"]["verbosity"] == "low"
+        assert fifth["store"] is False
+        assert "api" not in fifth
 
 
 def test_equal_requests_at_once_are_one_call(tmp_path: Path) -> None:

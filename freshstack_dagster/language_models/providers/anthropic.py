@@ -18,7 +18,7 @@ from freshstack_dagster.language_models.providers import (
     json_body,
     translate,
 )
-from freshstack_dagster.language_models.providers.openai import schema_instruction
+from freshstack_dagster.language_models.providers.openai import schema_instruction, with_options
 from freshstack_dagster.language_models.replies import Finish, Reply
 from freshstack_dagster.language_models.request import Request
 from freshstack_dagster.language_models.scrub import Scrubber
@@ -82,11 +82,7 @@ class AnthropicMessages:
             body["tool_choice"] = {"type": "tool", "name": _TOOL}
         elif role.json_schema:
             body["output_config"] = {"format": {"type": "json_schema", "schema": transform_schema(request.schema)}}
-        for name, value in self._options.items():
-            # `effort` stands beside `format` in output_config: the two are joined, not replaced.
-            joined = isinstance(value, dict) and isinstance(body.get(name), dict)
-            body[name] = {**body[name], **value} if joined else value
-        return body
+        return with_options(body, self._options)
 
     async def ask(self, call: Any) -> Any:
         """Make one SDK call; raises Fault or ModelError in place of the SDK's exceptions."""

@@ -1,4 +1,4 @@
-"""OpenAI: chat completions with a JSON schema, and the batch API over them."""
+"""OpenAI: chat completions or responses with a JSON schema, and the batch API over them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from freshstack_dagster.language_models.scrub import Scrubber
 from freshstack_dagster.settings import ModelRole
 
 _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}
-_ENDPOINT = "/v1/chat/completions"
 _ENDED = ("completed", "expired", "cancelled")
 
 
 class OpenAIChat:
-    """Chat completions of OpenAI."""
+    """Chat completions of OpenAI, or its responses with `options: {api: responses}`."""
 
     default_key_env: str | None = "OPENAI_API_KEY"
     default_base_url: str | None = "https://api.openai.com/v1"
@@ -44,14 +43,22 @@ class OpenAIChat:
         self._key = key
         self._scrubber = scrubber
         self._where = f"role {role_name}, {role.provider}:{role.model}"
+        self._options = {name: value for name, value in role.options.items() if name != "api"}
+        self._responses = role.options.get("api") == "responses"
+        self.endpoint = "/v1/responses" if self._responses else "/v1/chat/completions"
         from_environment = environ.get(self.base_url_env) if self.base_url_env else None
         self._base_url = role.base_url or from_environment or self.default_base_url
         self._clients = ClientPerLoop(self._client)
         self.batches: BatchApi | None = OpenAIBatches(self) if self.has_batches else None
 
     async def complete(self, request: Request) -> Reply:
-        """One chat completion."""
+        """One chat completion or response."""
         body = self.body(request)
+        if self._responses:
+            response = await self.ask(
+                lambda client: client.responses.with_raw_response.create(model=body.pop("model"), extra_body=body)
+            )
+            return read_response(json_body(response))
         response = await self.ask(
             lambda client: client.chat.completions.with_raw_response.create(
                 model=body.pop("model"), messages=body.pop("messages"), extra_body=body
@@ -59,11 +66,31 @@ class OpenAIChat:
         )
         return read_completion(json_body(response))
 
+    def read(self, body: dict[str, Any]) -> Reply:
+        """The reply in a response's body. Raises Fault if there is none."""
+        return read_response(body) if self._responses else read_completion(body)
+
     def body(self, request: Request) -> dict[str, Any]:
         """What is sent for one request."""
         role = self._role
         system = request.system if role.json_schema else f"{request.system}\n\n{schema_instruction(request.schema)}"
-        body: dict[str, Any] = {
+        schema = {"name": request.task, "schema": strict_schema(request.schema), "strict": True}
+        body: dict[str, Any]
+        if self._responses:
+            body = {
+                "model": role.model,
+                "instructions": system,
+                "input": request.user,
+                "max_output_tokens": role.max_output_tokens,
+                # Replies lie in our own cache; the provider need not keep them.
+                "store": False,
+            }
+            if role.json_schema:
+                body["text"] = {"format": {"type": "json_schema", **schema}}
+            if role.temperature is not None:
+                body["temperature"] = role.temperature
+            return with_options(body, self._options)
+        body = {
             "model": role.model,
             "messages": [{"role": "system", "content": system}, {"role": "user", "content": request.user}],
             self.max_tokens_name: role.max_output_tokens,
@@ -71,9 +98,8 @@ class OpenAIChat:
         if role.temperature is not None:
             body["temperature"] = role.temperature
         if role.json_schema:
-            schema = {"name": request.task, "schema": strict_schema(request.schema), "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return {**body, **role.options}
+        return with_options(body, self._options)
 
     async def ask(self, call: Any) -> Any:
         """Make one SDK call; raises Fault or ModelError in place of the SDK's exceptions."""
@@ -123,14 +149,17 @@ class OpenAIBatches:
     async def submit(self, requests: Mapping[str, Request], tag: str) -> str:
         """Upload the requests and start the batch."""
         lines = (
-            json.dumps({"custom_id": key, "method": "POST", "url": _ENDPOINT, "body": self.body(request)})
+            json.dumps({"custom_id": key, "method": "POST", "url": self._chat.endpoint, "body": self.body(request)})
             for key, request in requests.items()
         )
         content = "".join(f"{line}\n" for line in lines).encode()
         file = await self._chat.ask(lambda client: client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"))
         batch = await self._chat.ask(
             lambda client: client.with_options(max_retries=0).batches.create(
-                input_file_id=file.id, endpoint=_ENDPOINT, completion_window="24h", metadata={"freshstack": tag}
+                input_file_id=file.id,
+                endpoint=self._chat.endpoint,
+                completion_window="24h",
+                metadata={"freshstack": tag},
             )
         )
         return str(batch.id)
@@ -183,7 +212,7 @@ class OpenAIBatches:
                 return Fault("missing", f"the batch ended before this request was answered: {error['code']}")
             return self._chat.fault(status, error or "no response in the batch's result")
         try:
-            return read_completion(body)
+            return self._chat.read(body)
         except Fault as fault:
             return fault
 
@@ -208,6 +237,38 @@ def read_completion(body: dict[str, Any]) -> Reply:
         cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
         served_model=str(body.get("model") or ""),
     )
+
+
+def read_response(body: dict[str, Any]) -> Reply:
+    """A response of the responses API as a reply. Raises Fault if there is none in it."""
+    output, error = body.get("output"), body.get("error")
+    if not isinstance(output, list) or error or body.get("status") in ("failed", "cancelled"):
+        raise Fault("transport", f"a response without output: {str(error or sorted(body))[:200]}", again=True)
+    messages = [item for item in output if isinstance(item, dict) and item.get("type") == "message"]
+    parts = [part for message in messages for part in message.get("content") or [] if isinstance(part, dict)]
+    refusals = [str(part.get("refusal")) for part in parts if part.get("type") == "refusal"]
+    text = "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
+    reason = str((body.get("incomplete_details") or {}).get("reason") or body.get("status") or "")
+    finish: Finish = {"max_output_tokens": "length", "content_filter": "content_filter"}.get(reason, "stop")  # type: ignore[assignment]
+    usage = body.get("usage") or {}
+    return Reply(
+        text=refusals[0] if refusals else text,
+        finish="refusal" if refusals else finish,
+        finish_reason="refusal" if refusals else reason,
+        input_tokens=int(usage.get("input_tokens") or 0),
+        output_tokens=int(usage.get("output_tokens") or 0),
+        cached_tokens=int((usage.get("input_tokens_details") or {}).get("cached_tokens") or 0),
+        served_model=str(body.get("model") or ""),
+    )
+
+
+def with_options(body: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """`body` with a role's options; objects on both sides, such as `text` or `output_config`, are joined."""
+    joined = {
+        name: {**body[name], **value} if isinstance(value, dict) and isinstance(body.get(name), dict) else value
+        for name, value in options.items()
+    }
+    return {**body, **joined}
 
 
 def schema_instruction(schema: dict[str, Any]) -> str:
