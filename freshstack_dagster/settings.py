@@ -153,12 +153,16 @@ class Reranker(Model):
 
 
 class Pooling(Model):
-    """How candidates are found: depth of the pool and of runs, query variants, fusion."""
+    """How candidates are found: depth of the pool and of runs, query variants, fusion.
+
+    With `top_up` the runs that were submitted for a snapshot enter its pool too, which costs judging.
+    """
 
     depth: int = Field(default=20, ge=1)
     run_depth: int = Field(default=100, ge=1)
     variants: tuple[Variant, ...] = VARIANTS
     fusion: Literal["min_max", "rrf"] = "min_max"
+    top_up: bool = False
 
 
 class ModelRole(Model):

@@ -7,13 +7,9 @@ from typing import Any
 import polars as pl
 
 from freshstack_dagster.assets.calibration import counted_judgments
+from freshstack_dagster.assets.pools import submitted_files
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
-
-
-def _submitted(stage: Stage) -> Any:
-    folder = stage.places.submitted_runs / stage.topic.name / stage.month
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.glob("*"))]
 
 
 def _verdict(topic: Topic) -> Any:
@@ -75,7 +71,7 @@ def score_pooling(stage: Stage) -> Built:
     rooms=["evaluation"],
     reads=["runs", "qrels", "judgments", "annotations", "chunks"],
     settings=_verdict,
-    external=_submitted,
+    external=submitted_files,
 )
 def score_retrieval(stage: Stage) -> Built:
     """Systems with the question alone: retrievers, fusion, rerankers, and runs dropped into the folder of runs."""

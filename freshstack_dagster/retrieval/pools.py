@@ -62,15 +62,18 @@ def _submitted(frame: pl.DataFrame | None) -> pl.DataFrame:
         raise SchemaError(f"a submitted run lacks columns {missing}; it needs question_id, retriever, doc_id, score")
     if "variant" not in frame.columns:
         frame = frame.with_columns(variant=pl.lit("question"))
-    return ranked(frame.with_columns(rank=pl.lit(0, pl.Int64)))
+    # A row without doc_id says that a run found nothing for a question.
+    return ranked(frame.filter(pl.col("doc_id").is_not_null()).with_columns(rank=pl.lit(0, pl.Int64)))
 
 
 def _normalised(extra: pl.DataFrame) -> pl.DataFrame:
     """Submitted lists with their scores min-max normalised, each on its own, to stand beside fused scores."""
-    each = [fuse(part, "min_max", keep=None) for part in extra.partition_by("retriever")]
-    names = [part["retriever"][0] for part in extra.partition_by("retriever")]
-    named = [part.with_columns(retriever=pl.lit(name)) for part, name in zip(each, names, strict=True)]
-    return pl.concat([TABLES["runs"].empty(), *named])
+    parts = []
+    for part in extra.partition_by("retriever"):
+        # Under a name of its own: fusing leaves out what is called like a fusion or a reranked run.
+        fused = fuse(part.with_columns(retriever=pl.lit("submitted")), "min_max", keep=None)
+        parts.append(fused.with_columns(retriever=pl.lit(part["retriever"][0], dtype=pl.String)))
+    return pl.concat([TABLES["runs"].empty(), *parts])
 
 
 def _names(runs: pl.DataFrame) -> list[str]:
