@@ -15,7 +15,7 @@ RUN = 4
 WINDOW = 6
 WORD = r"[\p{L}\p{N}_]+"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_BATCH_CHARACTERS = 20_000_000
+_BATCH_CHARACTERS = 4_000_000
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -404,21 +404,27 @@ def _arrived(
     shared: pl.DataFrame, stood: pl.DataFrame, candidates: pl.DataFrame, baseline: pl.DataFrame, heirs: pl.DataFrame
 ) -> pl.DataFrame:
     """Only passages that are new where they now stand: in the file, or in the repository if it is another one."""
-    now, home = ["repository_now", "path_now"], ["home_repository", "home_path"]
-    origin = heirs.rename(dict(zip(_PLACE, home, strict=True)))
-    files = (
-        candidates.select("new", *_PLACE).rename(dict(zip(_PLACE, now, strict=True))).join(origin, on=now, how="left")
+    # Files and repositories by number: there are millions of passages.
+    names = pl.concat([baseline.select(_PLACE), candidates.select(_PLACE)]).unique().sort(_PLACE)
+    files = names.with_row_index("file").with_columns(owner=pl.col("repository").rank("dense"))
+    now, heir = (
+        {"repository": "repository_now", "path": "path_now"},
+        dict(zip(_PLACE, ["from", "path_then"], strict=True)),
     )
-    files = files.with_columns(pl.col(there).fill_null(pl.col(here)) for there, here in zip(home, now, strict=True))
-    places = shared.join(baseline.select("old", *_PLACE), on="old").join(files, on="new")
-    before = stood.join(baseline.select("old", *_PLACE), on="old").drop("old").unique()
-    in_file = before.rename(dict(zip(_PLACE, home, strict=True))).with_columns(in_file=pl.lit(True))
-    in_repository = before.select("fingerprint", repository_now="repository", in_repository=pl.lit(True)).unique()
-    within = pl.col("repository") == pl.col("repository_now")
-    at_home = (pl.col("repository") == pl.col("home_repository")) & (pl.col("path") == pl.col("home_path"))
+    sources = heirs.rename(heir).join(files.rename(heir | {"file": "source", "owner": "_"}), on=list(heir.values()))
+    origin = files.rename(now).join(sources, on=list(now.values()), how="left")
+    origin = origin.select(*now.values(), "owner", home=pl.coalesce("source", "file"))
+    old = baseline.join(files, on=_PLACE).select("old", "file", owner_then="owner")
+    new = candidates.rename(now).join(origin, on=list(now.values())).select("new", "home", "owner")
+    before = stood.join(shared.select("fingerprint").unique(), on="fingerprint", how="semi").join(old, on="old")
+    in_file = before.select("fingerprint", home="file", in_file=pl.lit(True)).unique()
+    in_repository = before.select("fingerprint", owner="owner_then", in_repository=pl.lit(True)).unique()
+    within, at_home = pl.col("owner") == pl.col("owner_then"), pl.col("home") == pl.col("file")
     return (
-        places.join(in_file, on=[*home, "fingerprint"], how="left")
-        .join(in_repository, on=["repository_now", "fingerprint"], how="left")
+        shared.join(old, on="old")
+        .join(new, on="new")
+        .join(in_file, on=["home", "fingerprint"], how="left")
+        .join(in_repository, on=["owner", "fingerprint"], how="left")
         .filter(at_home | (within & pl.col("in_file").is_null()) | (~within & pl.col("in_repository").is_null()))
         .select("old", "new", "fingerprint", "weight")
     )
