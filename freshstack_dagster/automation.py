@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from freshstack_dagster.partitions import (
     month_before,
@@ -104,15 +105,7 @@ def monthly_build_goes_on(context: dg.RunStatusSensorContext) -> dg.RunRequest |
 @dg.op(description="Find every partition of every asset whose last build failed.")
 def find_failed_partitions(context: dg.OpExecutionContext) -> None:
     """Fail with the number of failed partitions, a list of the first, and what to do."""
-    failed = []
-    graph = context.repository_def.asset_graph
-    for key in sorted(graph.materializable_asset_keys, key=lambda key: key.to_user_string()):
-        partitions = graph.get(key).partitions_def
-        if partitions is None:
-            continue
-        keys = partitions.get_partition_keys(dynamic_partitions_store=context.instance)
-        status = context.instance.get_status_by_partition(key, list(keys), partitions) or {}
-        failed += [(key.to_user_string(), name) for name, state in status.items() if state and state.value == "FAILED"]
+    failed = failed_partitions(context.instance, context.repository_def.asset_graph)
     if failed:
         lines = ["| asset | partition |", "| --- | --- |", *(f"| {asset} | {name} |" for asset, name in failed[:SHOWN])]
         raise dg.Failure(
@@ -122,6 +115,19 @@ def find_failed_partitions(context: dg.OpExecutionContext) -> None:
             allow_retries=False,
         )
     context.log.info("no partition is left failed")
+
+
+def failed_partitions(instance: dg.DagsterInstance, graph: BaseAssetGraph) -> list[tuple[str, str]]:
+    """Assets and partitions whose last build failed."""
+    failed = []
+    for key in sorted(graph.materializable_asset_keys, key=lambda key: key.to_user_string()):
+        if (partitions := graph.get(key).partitions_def) is not None:
+            keys = list(partitions.get_partition_keys(dynamic_partitions_store=instance))
+            states = instance.get_status_by_partition(key, keys, partitions) or {}
+            failed += [
+                (key.to_user_string(), name) for name, state in states.items() if state and state.value == "FAILED"
+            ]
+    return failed
 
 
 @dg.job(description="Fails if the last build of any partition failed.", tags={PRIORITY: "-1"})
