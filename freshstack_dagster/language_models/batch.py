@@ -107,15 +107,15 @@ class Gatherer:
     """Gathers the requests of one role in one event loop into batches and collects what comes back.
 
     `who` is provider, model and address: only batches of the same are taken up again. `collected` is called once for
-    each request of a batch, asked for by this process or not, to cache, settle and record. `wait_seconds` bounds the
-    wait for a batch; the next run then collects it.
+    each request of a batch, asked for by this process or not, to cache, settle and record; it returns what to hand on.
+    `wait_seconds` bounds the wait for a batch; the next run then collects it.
     """
 
     api: BatchApi
     folder: Path
     who: str
     where: str
-    collected: Callable[[str, Item, Got, float], None]
+    collected: Callable[[str, Item, Got, float], Got]
     adopt: Callable[[Reservation], None]
     release_unsent: Callable[[Path], None]
     say: Callable[[str], None]
@@ -294,12 +294,11 @@ class Gatherer:
 
     def _deliver(self, batch: OpenBatch, results: dict[str, Got], seconds: float) -> None:
         """Keep every result first, then hand them to those who wait."""
-        for key, item in batch.items.items():
-            self.collected(key, item, results[key], seconds)
+        kept = {key: self.collected(key, item, results[key], seconds) for key, item in batch.items.items()}
         for key in batch.items:
             for answer in self._asked.pop(key, []):
                 if not answer.done():
-                    answer.set_result(results[key])
+                    answer.set_result(kept[key])
 
     def _release(self, batch: OpenBatch, why: str) -> None:
         """Nothing of the batch is paid."""

@@ -81,7 +81,8 @@ class Models:
         self.environ = environ
         self.folder = cache
         self.store = open_store(cache / "replies", environ.get(SHARED_REPLIES))
-        self.run = run or secrets.token_hex(8)
+        self._id = secrets.token_hex(8)
+        self.run = run or self._id
         self.spending = Spending(cache / "spending", budget, self.run)
         self.prices = load_prices(budget.prices)
         self.fresh: set[str] = set()
@@ -146,7 +147,7 @@ class Models:
         """Note one call."""
         self._rows.append(
             {
-                "call_id": f"{self.run}-{len(self._rows):06d}",
+                "call_id": f"{self._id}-{len(self._rows):06d}",
                 "role": caller.name,
                 "snapshot": self.snapshot,
                 "question_id": asked.question_id,
@@ -335,8 +336,7 @@ class Caller:
         started = time.monotonic()
         watched = WATCHED.set(watch)
         try:
-            reply = await provider.complete(request)
-            self._keep(key, asked, reply)
+            reply = self._keep(key, asked, await provider.complete(request))
         except Fault as fault:
             self._models.record(
                 self,
@@ -403,12 +403,12 @@ class Caller:
         items = (item for batch in read_open(folder) for item in batch.items.values())
         self._models.spending.release_unsent({item.reservation.id for item in items if item.reservation is not None})
 
-    def _collected(self, key: str, item: Item, got: Reply | Fault, seconds: float) -> None:
-        """Cache, settle and record one result of a batch."""
+    def _collected(self, key: str, item: Item, got: Reply | Fault, seconds: float) -> Reply | Fault:
+        """Cache, settle and record one result of a batch; return it without the key."""
         price = self._models.prices.of(self.model)
         dollars = None
         if isinstance(got, Reply):
-            self._keep(key, item.asked, got)
+            got = self._keep(key, item.asked, got)
             if price is not None:
                 dollars = price.dollars(got.input_tokens, got.output_tokens, got.cached_tokens, batch=True)
         if item.reservation is not None:
@@ -423,9 +423,10 @@ class Caller:
             batch=True,
             error=str(got) if isinstance(got, Fault) else None,
         )
+        return got
 
-    def _keep(self, key: str, asked: Asked, reply: Reply) -> None:
-        """Cache a reply as it came, without the key in case the server echoes it."""
+    def _keep(self, key: str, asked: Asked, reply: Reply) -> Reply:
+        """Cache a reply as it came, without the key in case the server echoes it, and return it so."""
         about = {
             "model": self.model,
             "task": asked.task,
@@ -437,6 +438,7 @@ class Caller:
         clean = Reply(**{**reply.to_dict(), "text": self._scrubber.exact(reply.text)})
         write_reply(self._models.store, key, clean, about, replace=self._role.cache == "refresh")
         self._models.fresh.add(key)
+        return clean
 
     def _limits(self) -> tuple[asyncio.Semaphore, RateLimit, RateLimit]:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from freshstack_dagster.errors import ModelError
+from freshstack_dagster.language_models import run
 from freshstack_dagster.language_models.scrub import Scrubber, public_url
 from freshstack_dagster_tests.language_models.misbehaving_server import MisbehavingServer, Prompt
 from freshstack_dagster_tests.language_models.support import (
@@ -16,6 +17,7 @@ from freshstack_dagster_tests.language_models.support import (
     answer,
     judge,
     make_models,
+    make_request,
     make_role,
     texts_below,
 )
@@ -46,7 +48,8 @@ def test_keys_never_appear(
         batch_fault=lambda number, _id: faults[number] if number < 3 else None,
     ) as server:
         models = make_models(tmp_path, progress=told.append, batch_wait_seconds=5)
-        outcomes = judge(models.role("judge", make_role(server, provider, batch=batch, api_key_env="MY_KEY")), range(6))
+        caller = models.role("judge", make_role(server, provider, batch=batch, api_key_env="MY_KEY"))
+        outcomes = run(caller.call(make_request(number), lambda data: data) for number in range(6))
         assert any(outcome.kind == "ok" for outcome in outcomes)
         server.key = "another"
         with pytest.raises(ModelError) as caught:
