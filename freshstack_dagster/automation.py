@@ -19,8 +19,8 @@ from freshstack_dagster.partitions import (
     topic_snapshot_partitions,
 )
 
-TOPIC_GROUPS = ("questions", "nuggets")
-SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "qrels", "evaluation")
+TOPIC_GROUPS = ("questions", "nuggets", "answers")
+SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "calibration", "qrels", "evaluation")
 DRIFT_GROUPS = ("drift", "publishing")
 
 MONTHLY = "freshstack/monthly"

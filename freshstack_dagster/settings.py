@@ -46,7 +46,8 @@ class Repository(Model):
 
     `name` is `owner/name`. Without more it is cloned from GitHub; `url` names another host, `path` a local repository
     (bare or not), `history` a recipe of dated commits from which a repository is built on the spot. `branch` is the
-    default branch, `branches` overrides it by snapshot, `pins` fixes a commit by snapshot.
+    default branch, `branches` overrides it by snapshot, `pins` fixes a commit by snapshot. `include` and `exclude` are
+    globs over paths; `published` in `exclude` stands for what the published corpora leave out.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Repository(Model):
     pins: dict[str, str] = Field(default_factory=dict)
     formerly: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ("published",)
     token_env: str | None = None
 
     @model_validator(mode="before")

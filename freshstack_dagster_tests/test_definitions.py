@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
+from freshstack_dagster.automation import DRIFT_GROUPS, SNAPSHOT_GROUPS, TOPIC_GROUPS
 from freshstack_dagster.definitions import defs
 from freshstack_dagster.partitions import (
     multi_key,
@@ -88,3 +89,9 @@ def test_the_monthly_schedule_asks_for_the_month_just_ended():
     topics = set(topic_partitions.get_partition_keys())
     assert {request.partition_key for request in requests} == topics
     assert {request.tags["freshstack/monthly"] for request in requests} == {"2026-12"}
+
+
+def test_every_group_is_built_by_a_job():
+    """A group in no job would never be built by the console script, and what reads it would fail."""
+    groups = {spec.group_name for spec in defs.resolve_all_asset_specs()}
+    assert groups == {*TOPIC_GROUPS, *SNAPSHOT_GROUPS, *DRIFT_GROUPS}

@@ -7,7 +7,6 @@ eight extensions, and everything hidden, which is a file or folder whose name st
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -44,9 +43,8 @@ def path_filter(repository: Repository) -> PathFilter:
     `include` empty means every path. `exclude` not given means the published list; given, it replaces that list, in
     which the word `published` stands for it: `exclude: []` leaves nothing out, `exclude: [published, tests/]` adds.
     """
-    exclude: Sequence[str] = repository.exclude if "exclude" in repository.model_fields_set else (PUBLISHED,)
     excluding: list[tuple[str, re.Pattern[str]]] = []
-    for glob in exclude:
+    for glob in repository.exclude:
         if glob == PUBLISHED:
             excluding += _published()
         else:
