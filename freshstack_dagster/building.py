@@ -4,8 +4,10 @@ Here Dagster's instance is opened too: the project's `dagster.yaml`, storage und
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import dagster as dg
@@ -28,6 +30,19 @@ from freshstack_dagster.settings import Places
 
 # Steps that share a scarce thing: a model's rate limit, memory for vectors, a mirror's lock.
 POOL_LIMITS = {"model_calls": 2, "embeddings": 1, "git": 2}
+
+
+UNDER_WAY = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+MOST_RUNS_WITH_SLOTS = 200
+EVENTS_AT_ONCE = 500
+# Who builds without a daemon: host and process, by which `reap` knows the living from the dead.
+PROCESS = "freshstack/process"
+
+
+def this_process() -> str:
+    """This process, as the tag of its runs names it."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @contextmanager
@@ -114,6 +129,7 @@ def _run(definitions: dg.Definitions, job: str, key: str, instance: dg.DagsterIn
     result = definitions.resolve_job_def(job).execute_in_process(
         instance=instance,
         partition_key=key,
+        tags={PROCESS: this_process()},
         run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         raise_on_error=False,
     )
@@ -130,3 +146,62 @@ def _first_failure(result: dg.ExecuteInProcessResult) -> str:
             cause = data.error.cause or data.error
             return f"{event.step_key}: {cause.message.strip()}"
     return "the run failed; its log is in the UI"
+
+
+def reap(instance: dg.DagsterInstance) -> list[str]:
+    """End the runs that a killed machine left under way and free their places in pools; return their ids.
+
+    Runs of a `build` that lives on this host are left alone. Runs of a daemon cannot be told from dead ones: it must be
+    stopped first, or its runs end too.
+    """
+    ended = []
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=UNDER_WAY)):
+        if not _lives(run.tags.get(PROCESS, "")):
+            instance.report_run_failed(run, "reaped: its process is gone")
+            ended.append(run.run_id)
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=ENDED), limit=MOST_RUNS_WITH_SLOTS):
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    return ended
+
+
+def _lives(process: str) -> bool:
+    host, _, number = process.partition(":")
+    if host != socket.gethostname() or not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def prune(instance: dg.DagsterInstance, before: datetime) -> int:
+    """Delete runs that ended before a moment, but none that a partition's newest table came from; return how many.
+
+    Deleting the newest would make its partition look as if it had never been built. Tables are not touched.
+    """
+    kept = _runs_of_newest_tables(instance)
+    pruned = 0
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=ENDED, created_before=before)):
+        if run.run_id not in kept:
+            instance.delete_run(run.run_id)
+            pruned += 1
+    return pruned
+
+
+def _runs_of_newest_tables(instance: dg.DagsterInstance) -> set[str]:
+    kept: set[str] = set()
+    for key in instance.all_asset_keys():
+        newest = instance.event_log_storage.get_latest_storage_id_by_partition(
+            key, dg.DagsterEventType.ASSET_MATERIALIZATION
+        )
+        ids = list(newest.values())
+        for first in range(0, len(ids), EVENTS_AT_ONCE):
+            some = ids[first : first + EVENTS_AT_ONCE]
+            records = instance.fetch_materializations(
+                dg.AssetRecordsFilter(asset_key=key, storage_ids=some), limit=len(some)
+            ).records
+            kept |= {record.run_id for record in records}
+    return kept

@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -166,18 +167,23 @@ def sql(query: str, csv: bool) -> None:
 @main.command()
 def reap() -> None:
     """End the runs and free the pool slots that a killed machine left behind. Stop `dagster dev` first."""
-    import dagster as dg
-
     from freshstack_dagster.building import open_instance
+    from freshstack_dagster.building import reap as reap_runs
 
     with open_instance(places()) as instance:
-        left = instance.get_runs(
-            filters=dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
-        )
-        for run in left:
-            instance.report_run_failed(run, "reaped: its process is gone")
-            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-    click.echo(f"reaped {len(left)} runs")
+        click.echo(f"reaped {len(reap_runs(instance))} runs")
+
+
+@main.command()
+@click.option("--days", type=click.IntRange(min=0), default=90, show_default=True, help="Keep runs younger than this.")
+def prune(days: int) -> None:
+    """Delete old runs and their logs from Dagster's storage, except those that current tables came from."""
+    from freshstack_dagster.building import open_instance
+    from freshstack_dagster.building import prune as prune_runs
+
+    with open_instance(places()) as instance:
+        pruned = prune_runs(instance, datetime.now(UTC) - timedelta(days=days))
+    click.echo(f"pruned {pruned} runs that ended more than {days} days ago")
 
 
 @main.command()
@@ -214,12 +220,8 @@ def _doctor_checks(where: Any) -> dict[str, Callable[[], str]]:
         return f"{len(load_topics(where.topics))} topics"
 
     def lake() -> str:
-        folder = Path(where.lake)
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".doctor"
-        probe.write_text("")
-        probe.unlink()
-        return f"{folder} can be written"
+        Lake(where.lake).probe()
+        return f"{where.lake} can be written"
 
     def catalogue() -> str:
         with connect(where.catalogue) as connection:

@@ -58,6 +58,13 @@ def run_tags(topic: str, snapshot: str | None = None) -> dict[str, str]:
     return {"freshstack/topic": topic, **({} if snapshot is None else {"freshstack/snapshot": snapshot})}
 
 
+def tag_run(context: dg.AssetExecutionContext) -> None:
+    """Tag the run with its topic and snapshot, however it was launched."""
+    tags = run_tags(*topic_and_snapshot(context))
+    if not tags.items() <= context.run.tags.items():
+        context.instance.add_run_tags(context.run_id, tags)
+
+
 def topic_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> str:
     """The topic of a run over either kind of partition."""
     return topic_and_snapshot(context)[0]

@@ -20,7 +20,7 @@ import polars as pl
 
 from freshstack_dagster.errors import FreshstackError, LakeError
 from freshstack_dagster.lake import Lake, Pointer, fingerprint
-from freshstack_dagster.partitions import topic_and_snapshot, topic_partitions, topic_snapshot_partitions
+from freshstack_dagster.partitions import tag_run, topic_and_snapshot, topic_partitions, topic_snapshot_partitions
 from freshstack_dagster.resources import Project
 from freshstack_dagster.settings import Places, Topic
 from freshstack_dagster.tables import TABLES, Table
@@ -29,6 +29,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 # Stages tell their progress to this logger; dagster.yaml passes it on to the UI, the console script to the terminal.
 PROGRESS = "freshstack_dagster.progress"
 SECONDS_BETWEEN_LINES = 5.0
+SYSTEM_RETRIES = 2
+SECONDS_TO_RETRY = 10
 PREVIEW_ROWS = 10
 PREVIEW_CHARACTERS = 80
 
@@ -167,10 +169,13 @@ def table_assets(
             pool=pool,
         )
         def assets(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:
+            tag_run(context)
             try:
                 yield from _build(definition, open_stage(project, *topic_and_snapshot(context), run=context.run_id))
             except FreshstackError as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
+            except OSError as error:  # the system or the network: it may be gone in a moment
+                raise dg.RetryRequested(SYSTEM_RETRIES, SECONDS_TO_RETRY) from error
 
         return assets
 
