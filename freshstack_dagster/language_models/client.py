@@ -349,10 +349,9 @@ class Caller:
             )
             return fault
         else:
-            dollars = (
-                None if price is None else price.dollars(reply.input_tokens, reply.output_tokens, reply.cached_tokens)
-            )
-            watch.paid(dollars or 0.0)
+            dollars = _dollars(reply, price, batch=False)
+            if dollars is not None:
+                watch.paid(dollars)
             self._models.record(
                 self, asked, reply=reply, dollars=dollars, seconds=time.monotonic() - started, cached=False
             )
@@ -409,10 +408,11 @@ class Caller:
         dollars = None
         if isinstance(got, Reply):
             got = self._keep(key, item.asked, got)
-            if price is not None:
-                dollars = price.dollars(got.input_tokens, got.output_tokens, got.cached_tokens, batch=True)
+            dollars = _dollars(got, price, batch=True)
         if item.reservation is not None:
-            self._models.spending.settle(item.reservation, dollars or 0.0)
+            untold = isinstance(got, Reply) and dollars is None
+            billed = item.reservation.dollars if untold else dollars or 0.0
+            self._models.spending.settle(item.reservation, billed, unconfirmed=untold)
         self._models.record(
             self,
             item.asked,
@@ -495,6 +495,16 @@ class HeuristicCaller(Caller):
 
     def _model(self) -> str:
         return "heuristic"
+
+
+def _dollars(reply: Reply, price: Price | None, *, batch: bool) -> float | None:
+    """The price of a reply; None if the model's price is unknown or the server does not tell the tokens.
+
+    In the latter case the call counts at its upper bound, or a silent server would pass every cap.
+    """
+    if price is None or not reply.input_tokens:
+        return None
+    return price.dollars(reply.input_tokens, reply.output_tokens, reply.cached_tokens, batch=batch)
 
 
 class _NoRoom(BaseException):

@@ -131,6 +131,19 @@ def test_what_timed_out_counts_in_full(tmp_path: Path) -> None:
         assert models.spending.spent_by_run() == pytest.approx(summary["dollars"] + summary["unconfirmed_dollars"])
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_server_that_tells_no_tokens_does_not_pass_the_cap(batch: bool, tmp_path: Path) -> None:
+    budget = Budget(per_run=0.05)
+    with MisbehavingServer(answer, input_tokens=lambda _: 0, output_tokens=lambda *_: 0) as server:
+        models = make_models(tmp_path, budget)
+        with pytest.raises(BudgetError):
+            judge(models.role("judge", make_role(server, batch=batch)), range(12))
+        # $0.0165 a call at most, half of it in a batch.
+        assert len(server.served) == (6 if batch else 3)
+        assert models.summary()["dollars"] is None
+        assert 0.04 < models.summary()["unconfirmed_dollars"] <= 0.05
+
+
 def test_a_server_that_is_not_there_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("openai", "anthropic"):
         monkeypatch.setattr(f"freshstack_dagster.language_models.providers.{module}.TRANSPORT_RETRIES", 1)
