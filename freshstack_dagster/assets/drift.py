@@ -7,9 +7,12 @@ from typing import Any
 import polars as pl
 
 from freshstack_dagster.assets.calibration import counted_judgments
+from freshstack_dagster.assets.models import open_models
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.errors import LakeError
 from freshstack_dagster.settings import Topic
+
+HEADLINE = ("alpha_ndcg@10", "coverage@20", "recall@50")
 
 
 def _baseline_setting(topic: Topic) -> Any:
@@ -111,4 +114,118 @@ def correlate_rankings(stage: Stage) -> Built:
     from freshstack_dagster.drift.correlation import ranking_correlation
 
     correlation = ranking_correlation(stage.read_all("retrieval_results"))
-    return Built({"ranking_correlation": correlation}, {"agreement": correlation.to_dicts()})
+    columns = [
+        "measure",
+        "snapshot_a",
+        "snapshot_b",
+        "systems",
+        "questions",
+        "tau_b",
+        "questions_low",
+        "questions_high",
+    ]
+    shown = correlation.filter(pl.col("measure").is_in(HEADLINE)).select(columns)
+    return Built({"ranking_correlation": correlation}, {"agreement, with intervals over questions": shown.to_dicts()})
+
+
+@table_assets(
+    "system_drift",
+    group="drift",
+    rooms=["drift", "evaluation"],
+    reads=["retrieval_results"],
+    settings=_baseline_setting,
+)
+def compare_months(stage: Stage) -> Built:
+    """Each system against itself in another month: paired tests on the questions both kept, corrected by Holm."""
+    from freshstack_dagster.drift.correlation import system_drift
+
+    baseline = _baseline(stage, "retrieval_results")
+    drift = system_drift(stage.read_all("retrieval_results"), baseline=baseline)
+    changed = drift.filter(pl.col("p_corrected") < 0.05)
+    columns = ["measure", "system", "snapshot_a", "snapshot_b", "score_a", "score_b", "p_corrected"]
+    facts = {
+        "baseline": baseline,
+        "significant changes": changed.height,
+        "changes": changed.select(columns).to_dicts() or "none is significant",
+    }
+    return Built({"system_drift": drift}, facts)
+
+
+@table_assets(
+    "question_freshness",
+    group="drift",
+    rooms=["drift"],
+    reads=["questions", "judgments", "annotations", "chunks", "support_drift"],
+    settings=_baseline_setting,
+)
+def date_questions(stage: Stage) -> Built:
+    """Age, an answer edited after the snapshot, and lines of supporting chunks that speak of a deprecation."""
+    from freshstack_dagster.drift.freshness import question_freshness
+
+    judgments = _all_judgments(stage)
+    texts = {month: stage.scan("chunks", month).select("doc_id", "text") for month in judgments}
+    freshness = question_freshness(stage.read("questions"), judgments, texts, stage.read("support_drift"))
+    by_month = (
+        freshness.group_by("snapshot")
+        .agg(
+            pl.len().alias("questions"),
+            pl.col("age_days").median().alias("median age in days"),
+            pl.col("answer_edited_after").sum().alias("answer edited after"),
+            (pl.col("deprecated_chunks") > 0).sum().alias("with a deprecation marker"),
+        )
+        .sort("snapshot")
+    )
+    return Built({"question_freshness": freshness}, {"by snapshot": by_month.to_dicts()})
+
+
+@table_assets(
+    "decomposition",
+    group="drift",
+    rooms=["drift", "evaluation", "judging", "retrieval"],
+    reads=["runs", "judgments", "annotations", "nuggets", "questions", "chunks", "commits", "query_variants"],
+    settings=lambda topic: topic.model_dump(mode="json", exclude={"title", "domain", "budget"}),
+)
+def separate_factors(stage: Stage) -> Built:
+    """One of corpus, judge, pool and chunker varied at the baseline, the others held; what is skipped says why."""
+    from freshstack_dagster.drift import decomposition as factors
+
+    topic, baseline = stage.topic, _baseline(stage, "judgments")
+    judgments = _all_judgments(stage)
+    asked = {month: _asked(stage, month) for month in judgments}
+    months = {month: factors.Condition(stage.read("runs", month), judgments[month]) for month in judgments}
+    reference = months[baseline]
+    collection = factors.Collection(asked[baseline], stage.read("nuggets"), topic.keep_partial)
+    pooled = stage.scan("chunks", baseline).join(
+        reference.judgments.lazy().select("doc_id").unique(), on="doc_id", how="semi"
+    )
+    texts = dict(pooled.select("content_hash", "text").unique("content_hash").collect().iter_rows())
+    parts = [factors.vary_corpus(collection, months, baseline, asked)]
+    parts.append(factors.vary_pool(collection, reference, topic.pooling))
+    parts.append(factors.vary_judge(collection, reference, stage.read("annotations", baseline), texts))
+    stage.say("decomposition: cutting, retrieving and judging again with smaller chunks")
+    with open_models(stage) as models:
+        chunker = factors.vary_chunker(
+            collection,
+            reference,
+            topic,
+            stage.read("commits", baseline),
+            stage.read("query_variants"),
+            chunks=stage.scan("chunks", baseline).select(pl.len()).collect().item(),
+            mirrors=stage.places.mirrors,
+            cache=stage.places.cache,
+            models=models,
+        )
+    decomposition = pl.concat([*parts, chunker])
+    skipped = decomposition.filter(pl.col("outcome") == "skipped").select("factor", "variation", "detail")
+    facts = {
+        "baseline": baseline,
+        f"strongest variation of each factor on {HEADLINE[0]}": factors.summary(decomposition, HEADLINE[0]),
+        "skipped": skipped.to_dicts() or "nothing",
+    }
+    return Built({"decomposition": decomposition}, facts)
+
+
+def _asked(stage: Stage, month: str) -> pl.DataFrame:
+    """The questions of a snapshot; undated ones always."""
+    before = stage.topic.asked_before_for(month)
+    return stage.read("questions").filter(pl.col("asked_at").is_null() | (pl.col("asked_at") < before))

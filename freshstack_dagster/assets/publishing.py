@@ -20,6 +20,9 @@ REPORTED = [
     "chunk_lineage",
     "lineage_summary",
     "ranking_correlation",
+    "system_drift",
+    "question_freshness",
+    "decomposition",
 ]
 
 

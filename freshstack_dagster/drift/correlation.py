@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from freshstack_dagster.evaluation.significance import compare_systems, holm
 from freshstack_dagster.tables import TABLES
 
 Floats = npt.NDArray[np.float64]
@@ -18,6 +19,8 @@ Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 INTERVAL = (2.5, 97.5)
 RBO_PERSISTENCE = 0.9
+# Shares of what was judged: they tell of the pool, not of the systems.
+NOT_RANKED = "judged@"
 
 
 @dataclass(frozen=True)
@@ -89,35 +92,111 @@ def ranking_correlation(results: Mapping[str, pl.DataFrame], *, seed: int = 13) 
     """
     rows = []
     for earlier, later in combinations(sorted(results), 2):
-        for measure in results[earlier]["measure"].unique().sort():
-            row = _compare(results[earlier], results[later], measure, seed)
-            if row is not None:
-                rows.append({"measure": measure, "snapshot_a": earlier, "snapshot_b": later, **row})
+        for measure in measures_of(results[earlier]):
+            both = shared_scores(results[earlier], results[later], measure)
+            if both is not None:
+                rows.append({"measure": measure, "snapshot_a": earlier, "snapshot_b": later, **_row(both, seed)})
     frame = pl.DataFrame(rows, schema_overrides=TABLES["ranking_correlation"].schema) if rows else None
     return TABLES["ranking_correlation"].empty() if frame is None else TABLES["ranking_correlation"].conform(frame)
 
 
-def _compare(earlier: pl.DataFrame, later: pl.DataFrame, measure: str, seed: int) -> dict[str, Any] | None:
-    scores = [_by_system(frame, measure) for frame in (earlier, later)]
+@dataclass(frozen=True)
+class SharedScores:
+    """Scores that two results have in common: systems × questions, before and after, and who judged."""
+
+    systems: tuple[str, ...]
+    questions: tuple[str, ...]
+    before: Floats
+    after: Floats
+    judge_kind: str
+
+
+def measures_of(results: pl.DataFrame) -> list[str]:
+    """The measures of `retrieval_results` by which systems are ranked."""
+    return [name for name in results["measure"].unique().sort() if not name.startswith(NOT_RANKED)]
+
+
+def shared_scores(before: pl.DataFrame, after: pl.DataFrame, measure: str) -> SharedScores | None:
+    """What two tables `retrieval_results` have in common; None if no system or no question is in both."""
+    scores = [_by_system(frame, measure) for frame in (before, after)]
     systems = sorted(set(scores[0].columns[1:]) & set(scores[1].columns[1:]))
     questions = scores[0].select("question_id").join(scores[1], on="question_id", how="semi").sort("question_id")
     if questions.is_empty() or not systems:
         return None
     a, b = (questions.join(frame, on="question_id", how="left").select(systems).to_numpy().T for frame in scores)
+    kinds = sorted({*before["judge_kind"].unique(), *after["judge_kind"].unique()})
+    return SharedScores(tuple(systems), tuple(questions["question_id"]), a, b, " + ".join(kinds))
+
+
+def _row(both: SharedScores, seed: int) -> dict[str, Any]:
     random = np.random.default_rng(seed)
-    found = agreement(a.mean(axis=1), b.mean(axis=1))
-    kinds = sorted({*earlier["judge_kind"].unique(), *later["judge_kind"].unique()})
+    a, b = both.before.mean(axis=1), both.after.mean(axis=1)
+    found = agreement(a, b)
     return {
-        "systems": len(systems),
-        "questions": questions.height,
+        "systems": len(both.systems),
+        "questions": len(both.questions),
         "tau_b": found.tau_b,
         "tie_low": found.tie_low,
         "tie_high": found.tie_high,
-        **_interval("questions", _resample_questions(a, b, random)),
-        **_interval("systems", _resample_systems(a.mean(axis=1), b.mean(axis=1), random)),
+        **_interval("questions", _resample_questions(both.before, both.after, random)),
+        **_interval("systems", _resample_systems(a, b, random)),
         "rbo": found.rbo,
-        "judge_kind": " + ".join(kinds),
+        "judge_kind": both.judge_kind,
     }
+
+
+def tau_with_interval(both: SharedScores, *, seed: int = 13) -> dict[str, float | None]:
+    """`tau_b`, its tie bounds and its 95% bootstrap interval over questions."""
+    row = _row(both, seed)
+    return {name: row[name] for name in ("tau_b", "tie_low", "tie_high", "questions_low", "questions_high")}
+
+
+def system_drift(results: Mapping[str, pl.DataFrame], *, baseline: str, seed: int = 13) -> pl.DataFrame:
+    """How each system's scores changed from the baseline, and from the snapshot before.
+
+    In: the table `retrieval_results` by snapshot; the baseline's month. Out: the table `system_drift`. Tests are paired
+    over the questions that both snapshots kept: a randomisation test, and a bootstrap interval of the difference;
+    p-values are corrected by Holm over the systems of a measure and pair of months.
+    """
+    months = sorted(results)
+    others = [tuple(sorted((baseline, month))) for month in months if month != baseline]
+    pairs = sorted({*others, *pairwise(months)})
+    parts = [TABLES["system_drift"].empty()]
+    for earlier, later in pairs:
+        for measure in measures_of(results[earlier]):
+            both = shared_scores(results[earlier], results[later], measure)
+            if both is not None:
+                parts.append(_changes(both, measure, earlier, later, seed))
+    return TABLES["system_drift"].conform(pl.concat(parts))
+
+
+def _changes(both: SharedScores, measure: str, earlier: str, later: str, seed: int) -> pl.DataFrame:
+    # The two months are the two systems to compare, for each system in the place of a measure.
+    long = [
+        pl.DataFrame({"measure": name, "system": month, "question_id": both.questions, "value": scores})
+        for month, side in ((earlier, both.before), (later, both.after))
+        for name, scores in zip(both.systems, side, strict=True)
+    ]
+    tested = compare_systems(pl.concat(long).with_columns(judge_kind=pl.lit(both.judge_kind)), seed=seed)
+    means = pl.DataFrame(
+        {"system": both.systems, "score_a": both.before.mean(axis=1), "score_b": both.after.mean(axis=1)}
+    )
+    compared = tested.rename({"measure": "system"}).join(means, on="system")
+    return compared.select(
+        measure=pl.lit(measure),
+        system="system",
+        snapshot_a=pl.lit(earlier),
+        snapshot_b=pl.lit(later),
+        questions="questions",
+        score_a="score_a",
+        score_b="score_b",
+        difference=-pl.col("difference"),
+        interval_low=-pl.col("interval_high"),
+        interval_high=-pl.col("interval_low"),
+        p_value="p_value",
+        p_corrected=pl.Series(holm(compared["p_value"].to_numpy())),
+        judge_kind=pl.lit(both.judge_kind),
+    ).pipe(TABLES["system_drift"].conform)
 
 
 def _by_system(results: pl.DataFrame, measure: str) -> pl.DataFrame:
