@@ -326,3 +326,7 @@ def _warn_of_heuristic(topic: Topic) -> None:
             "judge. Set model roles in the topic file for a benchmark.",
             fg="yellow",
         )
+
+
+if __name__ == "__main__":
+    main()
