@@ -25,6 +25,7 @@ from freshstack_dagster.judging.support import support_requests
 from freshstack_dagster.judging.variants import variant_requests
 from freshstack_dagster.lake import Lake
 from freshstack_dagster.language_models import Models, Request
+from freshstack_dagster.language_models.cache import read_reply, reply_key
 from freshstack_dagster.language_models.estimate import Estimate, estimate
 from freshstack_dagster.settings import ModelRole, Places, Topic
 from freshstack_dagster.tables import TABLES
@@ -39,6 +40,9 @@ TOKENS_A_POOLED_CHUNK = 1200
 LONGER_IN_POOLS = 1.5
 # Share of chunk texts that are the same after one month and after twelve (two published topics).
 SAME_AFTER_MONTH, SAME_AFTER_YEAR = 0.84, 0.24
+
+# Questions of an earlier snapshot whose replies show how long this judge's replies are.
+SIZED_BY_QUESTIONS = 25
 
 CLOSED_BOOK = "closed_book_answer"
 
@@ -275,12 +279,32 @@ class _Work:
         requests: Sequence[Request],
         all_requests: Sequence[Request] | None = None,
         basis: str = "exact requests",
+        answered: Callable[[], Sequence[Request]] | None = None,
     ) -> Line:
         self.say(f"{stage}: counting {len(requests):,} requests")
-        found = estimate(self.models, name, role, requests)
+        found = self._estimate(name, role, requests, answered)
         same = all_requests is None or all_requests is requests
-        whole = found if same else estimate(self.models, name, role, all_requests or ())
+        whole = found if same else self._estimate(name, role, all_requests or (), answered)
         return Line(stage, role, found, whole, basis)
+
+    def _estimate(
+        self, name: str, role: ModelRole, requests: Sequence[Request], answered: Callable[[], Sequence[Request]] | None
+    ) -> Estimate:
+        """An estimate, corrected by the replies to `answered` requests where it knows none of its own."""
+        found = estimate(self.models, name, role, requests)
+        if answered is None or found.calibrated_on or not found.calls:
+            return found
+        own = {reply_key(role, request, 1) for request in requests}
+        keys = {reply_key(role, request, 1): request for request in answered()}
+        known = [
+            request
+            for key, request in keys.items()
+            if key not in own and read_reply(self.models.store, key) is not None
+        ]
+        with_known = estimate(self.models, name, role, [*requests, *known])
+        if not known or role.cache == "refresh":
+            return found
+        return replace(with_known, requests=found.requests, cached=found.cached)
 
     def _pool_line(self, stage: str, name: str, role: ModelRole, pool: _Pool, pools: pl.DataFrame, table: str) -> Line:
         def requests(earlier: Sequence[tuple[str | None, pl.DataFrame]]) -> list[Request]:
@@ -296,13 +320,17 @@ class _Work:
                 earlier=earlier,
             )
 
+        def answered() -> list[Request]:
+            return self._asked_elsewhere(name, role, table)
+
         whole = requests(())
         if pool.carried is None:
             earlier = self._earlier(table)
-            line = self._line(stage, name, role, requests(earlier) if earlier else whole, whole, pool.basis)
+            fresh = requests(earlier) if earlier else whole
+            line = self._line(stage, name, role, fresh, whole, pool.basis, answered)
             left = 1.0
         else:
-            line = self._line(stage, name, role, whole, whole, pool.basis)
+            line = self._line(stage, name, role, whole, whole, pool.basis, answered)
             left = 1 - pool.carried * self._judged_elsewhere(name, role, table)
         return replace(
             line,
@@ -323,6 +351,31 @@ class _Work:
             return False
         judge = self.models.role(name, role).model
         return any((judgments["judge"] == judge).any() for _, judgments in self._earlier(table))
+
+    def _asked_elsewhere(self, name: str, role: ModelRole, table: str) -> list[Request]:
+        """What this judge was asked about a few questions in the first snapshot that it judged itself."""
+        judge = self.models.role(name, role).model
+        for snapshot in self.lake.snapshots(table, self.topic.name):
+            judgments = self.lake.read(table, self.topic.name, snapshot).filter(
+                pl.col("judge") == judge, pl.col("carried_from").is_null()
+            )
+            few = judgments.select("question_id").unique().sort("question_id").head(SIZED_BY_QUESTIONS)
+            if few.height and self._stands("pools", snapshot) and self._stands("chunks", snapshot):
+                pools = self.lake.read("pools", self.topic.name, snapshot).join(few, on="question_id", how="semi")
+                chunks = self.lake.scan("chunks", self.topic.name, snapshot).select("doc_id", "content_hash", "text")
+                if table == "annotations":
+                    pools = sample_pools(pools, chunks, self.topic.judging)
+                return support_requests(
+                    self.questions,
+                    self.nuggets,
+                    pools,
+                    chunks,
+                    self.models,
+                    role,
+                    self.topic.judging,
+                    judge_name=name,
+                )
+        return []
 
     def _judged_answers(
         self, table: str, chunks: pl.DataFrame, pools: pl.DataFrame
@@ -401,16 +454,27 @@ class _Work:
         factor *= self.asked.height / max(1, pooled) * self._growth(pools, snapshot)
         if snapshot != self.snapshot:
             months = _months(snapshot, self.snapshot)
-            carried, basis = same_after(months), f"pool of {snapshot}"
+            carried, why = self._same_texts(pools, chunks), f"as its texts stand in the corpus of {self.snapshot}"
+            if carried is None:
+                carried, why = same_after(months), f"after {months} months"
+            basis = f"pool of {snapshot}"
             self.assumptions.append(
                 f"the pool of {self.snapshot} is not built: that of {snapshot} stands in for it, and {carried:.0%} of "
-                f"its verdicts are carried over, if by the same judge, after {months} months"
+                f"its verdicts are carried over, if by the same judge, {why}"
             )
         if pooled != self.asked.height:
             self.assumptions.append(
                 f"the pool of {snapshot} has {pooled} questions, {self.snapshot} has {self.asked.height}: in proportion"
             )
         return _Pool(self.questions, pools, chunks, basis, factor, carried)
+
+    def _same_texts(self, pools: pl.DataFrame, chunks: pl.LazyFrame) -> float | None:
+        """Share of another snapshot's pooled texts that stand in this one's corpus; None if that is not built."""
+        if not self._stands("chunks", self.snapshot) or not pools.height:
+            return None
+        here = self.lake.scan("chunks", self.topic.name, self.snapshot).select("content_hash").unique()
+        pooled = pools.lazy().select("doc_id").join(chunks.select("doc_id", "content_hash"), on="doc_id")
+        return pooled.join(here, on="content_hash", how="semi").select(pl.len()).collect().item() / pools.height
 
     def _growth(self, pools: pl.DataFrame, snapshot: str) -> float:
         """How much larger a pool gets by query variants that it lacks and the topic's models will write."""

@@ -100,7 +100,9 @@ def chunk_table(texts: Mapping[str, str]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=TABLES["chunks"].schema)
 
 
-def materialize(root: Path, *assets: dg.AssetsDefinition) -> dict[str, dict[str, Any]]:
+def materialize(
+    root: Path, *assets: dg.AssetsDefinition, topic: str = TOPIC, snapshot: str = SNAPSHOT
+) -> dict[str, dict[str, Any]]:
     """Materialise assets in order, each in a run of its own; the metadata of each table."""
     told: dict[str, dict[str, Any]] = {}
     for asset in assets:
@@ -108,7 +110,7 @@ def materialize(root: Path, *assets: dg.AssetsDefinition) -> dict[str, dict[str,
         by_topic = "snapshot" not in TABLES[min(names)].by
         result = dg.materialize(
             [asset],
-            partition_key=TOPIC if by_topic else multi_key(TOPIC, SNAPSHOT),
+            partition_key=topic if by_topic else multi_key(topic, snapshot),
             resources={"project": Project(root=str(root))},
             instance=dg.DagsterInstance.ephemeral(),
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
