@@ -60,7 +60,8 @@ class FileStore:
     def get(self, key: str) -> bytes | None:
         """The bytes under `key`, or None."""
         try:
-            return self.path(key).read_bytes()
+            # An empty file is what a power cut may leave of one that was just written.
+            return self.path(key).read_bytes() or None
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -72,14 +73,15 @@ class FileStore:
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists() and not replace:
+            if not replace and path.exists() and path.stat().st_size:
                 return
             with open(temporary, "wb") as file:
                 file.write(value)
                 file.flush()
-                # A reply is paid for: it must survive a power cut, not only a killed process.
+                # First the name, so that a killed process loses nothing, then the disk, so that a power cut does not:
+                # the disk takes up to 50 ms, and other replies wait behind it.
+                os.replace(temporary, path)
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()

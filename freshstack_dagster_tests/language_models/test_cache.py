@@ -38,6 +38,14 @@ def test_the_first_writer_wins_and_nobody_sees_half_an_entry(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{key}.json"]
 
 
+def test_what_a_power_cut_leaves_is_no_reply(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("ab" * 32, b"")
+    assert store.get("ab" * 32) is None
+    store.put("ab" * 32, b"again")
+    assert store.get("ab" * 32) == b"again"
+
+
 def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "ab").write_text("a file where a folder should be")
     with pytest.raises(ModelError, match=r"the reply cannot be cached: .*run again"):
