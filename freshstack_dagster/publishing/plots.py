@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -61,7 +61,7 @@ def stacked(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
             if width:
                 colour = COLOURS[index % len(COLOURS)]
                 body.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{row - 6}" fill="{colour}"/>')
-            if width > 24:
+            if width > 8 + 7 * len(f"{values.get(name, 0):,.0f}"):
                 body.append(_text(x + width / 2, y + row / 2 + 2, f"{values[name]:,.0f}", anchor="middle", fill="#fff"))
             x += width
         y += row
@@ -74,10 +74,26 @@ def stacked(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
 
 def slopes(title: str, systems: Mapping[str, Sequence[float | None]], columns: Sequence[str]) -> str:
     """A line a system over two or more snapshots, ranked by height; a gap where a snapshot has no value."""
-    values = [value for scores in systems.values() for value in scores if value is not None]
+    return lines(title, systems, columns, shown=lambda value: f"{value:.3f}")
+
+
+def lines(
+    title: str,
+    series: Mapping[str, Sequence[float | None]],
+    columns: Sequence[str],
+    *,
+    from_zero: bool = False,
+    shown: Callable[[float], str] = lambda value: f"{value:,.0f}",
+) -> str:
+    """A line a series over snapshots, its last value beside it; a gap where a snapshot has no value.
+
+    `from_zero` starts the scale at 0; `shown` writes values.
+    """
+    values = [value for scores in series.values() for value in scores if value is not None]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    low = min(0.0, low) if from_zero else low
     span = (high - low) or 1.0
-    left, right, top, height = 60, 190, 24, 40 + 22 * max(6, len(systems))
+    left, right, top, height = 70, 200, 26, 40 + 22 * max(6, len(series))
     step = (WIDTH - left - right) / max(1, len(columns) - 1)
 
     def x(column: int) -> float:
@@ -86,32 +102,49 @@ def slopes(title: str, systems: Mapping[str, Sequence[float | None]], columns: S
     def y(value: float) -> float:
         return top + (height - top - 20) * (high - value) / span
 
-    body = [_text(x(i), 14, column, anchor="middle") for i, column in enumerate(columns)]
-    last = {name: next((v for v in reversed(scores) if v is not None), low) for name, scores in systems.items()}
+    # Names of months are about 50 wide; where they do not all fit, every second or third is named.
+    every = -(-50 // max(1, int(step)))
+    body = [_text(x(i), 14, column, anchor="middle") for i, column in enumerate(columns) if i % every == 0]
+    body += [
+        f'<line x1="{x(i):.1f}" x2="{x(i):.1f}" y1="20" y2="{height - 16}" stroke="#ddd"/>' for i in range(len(columns))
+    ]
+    last = {name: next((v for v in reversed(scores) if v is not None), low) for name, scores in series.items()}
     labels = _apart({name: y(value) for name, value in last.items()}, 14)
-    for index, (name, scores) in enumerate(systems.items()):
+    for index, (name, scores) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
-        points = [(x(i), y(value)) for i, value in enumerate(scores) if value is not None]
-        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        body += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points]
-        body.append(_text(WIDTH - right + 10, labels[name] + 4, f"{_short(name, 20)} {last[name]:.3f}", fill=colour))
-    body += [_text(left - 8, y(value) + 4, f"{value:.2f}", anchor="end") for value in sorted({low, high})]
+        points = [None if value is None else (x(i), y(value)) for i, value in enumerate(scores)]
+        for run in _runs(points):
+            path = " ".join(f"{px:.1f},{py:.1f}" for px, py in run)
+            body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            body += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in run]
+        body.append(_text(WIDTH - right + 10, labels[name] + 4, f"{_short(name, 20)} {shown(last[name])}", fill=colour))
+    body += [_text(left - 10, y(value) + 4, shown(value), anchor="end") for value in sorted({low, high})]
     described = "; ".join(
-        f"{name}: " + ", ".join("none" if v is None else f"{v:.3f}" for v in scores) for name, scores in systems.items()
+        f"{name}: " + ", ".join("none" if v is None else shown(v) for v in scores) for name, scores in series.items()
     )
-    return _svg(title, described, height, body)
+    return _svg(title, described, max(height, *(y + 10 for y in labels.values())) if labels else height, body)
+
+
+def _runs(points: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
+    """Neighbouring points without gaps."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for point in points:
+        if point is None:
+            runs.append([])
+        else:
+            runs[-1].append(point)
+    return [run for run in runs if run]
 
 
 def intervals(title: str, rows: Mapping[str, tuple[float, float, float]], *, low: float = -1, high: float = 1) -> str:
     """A point with its interval a row: value, lower end, upper end, on a scale from `low` to `high`."""
-    left, right, row, body, y = 230, 60, 24, [], 16
+    left, right, row, body, y = 300, 60, 24, [], 16
 
     def x(value: float) -> float:
         return left + (WIDTH - left - right) * (value - low) / (high - low)
 
     for label, (value, start, end) in rows.items():
-        body.append(_text(left - 12, y + 4, _short(label, 34), anchor="end"))
+        body.append(_text(left - 12, y + 4, _short(label, 46), anchor="end"))
         body.append(
             f'<line x1="{x(start):.1f}" x2="{x(end):.1f}" y1="{y}" y2="{y}" stroke="#0072b2" stroke-width="3"/>'
         )
@@ -122,7 +155,7 @@ def intervals(title: str, rows: Mapping[str, tuple[float, float, float]], *, low
         body.append(
             f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="4" y2="{y - 8}" stroke="#bbb" stroke-dasharray="2 3"/>'
         )
-        body.append(_text(x(tick), y + 6, f"{tick:g}", anchor="middle"))
+        body.append(_text(x(tick), y + 6, f"{tick:.3g}", anchor="middle"))
     described = "; ".join(f"{label}: {v:.3f} [{a:.3f}, {b:.3f}]" for label, (v, a, b) in rows.items())
     return _svg(title, described, y + 12, body)
 
@@ -179,7 +212,8 @@ def _apart(heights: Mapping[str, float], least: float) -> dict[str, float]:
 
 
 def _legend(series: Sequence[str], y: float) -> tuple[list[str], float]:
-    parts, x = [], 10.0
+    parts: list[str] = []
+    x = 10.0
     for index, name in enumerate(series):
         width = 30 + 7 * len(name)
         if x + width > WIDTH:
