@@ -16,6 +16,7 @@ from freshstack_dagster.resources import Project
 from freshstack_dagster.tables import TABLES
 
 SHOWN = 10
+JUDGED = ("judgments", "annotations", "closed_book_judgments", "answer_judgments")
 HERE = "topic = $topic and snapshot = $snapshot"
 
 
@@ -88,20 +89,29 @@ RULES = [
         f"select question_id, doc_id from (select * from pools where {HERE}) "
         f"anti join (select doc_id from chunks where {HERE}) using (doc_id)",
     ),
-    Rule(
-        "judgments",
-        "judged_pairs_exist",
-        "Every judged pair is a nugget of the topic and a pooled chunk of its question.",
-        f"select nugget_id, doc_id from (select * from judgments where {HERE}) j where not exists (select 1 from "
-        "nuggets n where n.topic = $topic and n.nugget_id = j.nugget_id) or not exists (select 1 from pools p where "
-        "p.topic = $topic and p.snapshot = $snapshot and p.question_id = j.question_id and p.doc_id = j.doc_id)",
+    *(
+        Rule(
+            table,
+            "judged_pairs_exist" if table == "judgments" else f"{table}_pairs_exist",
+            "Every judged pair is a nugget of the topic and a pooled chunk of its question.",
+            f"select nugget_id, doc_id from (select * from {table} where {HERE}) j where not exists (select 1 from "
+            "nuggets n where n.topic = $topic and n.nugget_id = j.nugget_id) or not exists (select 1 from pools p "
+            "where p.topic = $topic and p.snapshot = $snapshot and p.question_id = j.question_id and "
+            "p.doc_id = j.doc_id)",
+        )
+        for table in ("judgments", "annotations")
     ),
-    Rule(
-        "judgments",
-        "verdicts_known",
-        "Every verdict is supported, unsupported or error, and every error says why.",
-        f"select nugget_id, doc_id, verdict from judgments where {HERE} and "
-        "(verdict not in ('supported', 'unsupported', 'error') or (verdict = 'error' and trim(reason) = ''))",
+    *(
+        Rule(
+            table,
+            "verdicts_known" if table == "judgments" else f"{table}_verdicts_known",
+            "Every verdict is supported, unsupported or error, and every error says why.",
+            f"select nugget_id, doc_id, verdict from {table} where topic = $topic"
+            + (" and snapshot = $snapshot" if "snapshot" in TABLES[table].by else "")
+            + " and (verdict not in ('supported', 'unsupported', 'error') "
+            "or (verdict = 'error' and trim(reason) = ''))",
+        )
+        for table in JUDGED
     ),
     Rule(
         "qrels",
@@ -201,24 +211,35 @@ def _lost_languages(project: Project, topic: str, snapshot: str) -> pl.DataFrame
     return lost_languages(project.lake.read("files", topic, snapshot))
 
 
-@dg.asset_check(
-    asset="judgments",
-    name="error_share",
-    description="Errors stay below the share that the topic allows; an error is unjudged, never a zero.",
-    blocking=True,
-    partitions_def=topic_snapshot_partitions,
-)
-def error_share_check(context: dg.AssetCheckExecutionContext, project: Project) -> dg.AssetCheckResult:
-    """Compare the share of error verdicts with the topic's limit."""
+def _error_share_check(table: str) -> dg.AssetChecksDefinition:
+    by_topic = TABLES[table].by == ("topic",)
+
+    @dg.asset_check(
+        asset=table,
+        name="error_share" if table == "judgments" else f"{table}_error_share",
+        description="Errors stay below the share that the topic allows; an error is unjudged, never a zero.",
+        blocking=True,
+        partitions_def=topic_partitions if by_topic else topic_snapshot_partitions,
+    )
+    def check(context: dg.AssetCheckExecutionContext, project: Project) -> dg.AssetCheckResult:
+        return error_share_result(project, table, *topic_and_snapshot(context))
+
+    return check
+
+
+def error_share_result(project: Project, table: str, topic: str, snapshot: str | None) -> dg.AssetCheckResult:
+    """Compare the share of error verdicts with the topic's limit; annotators stop the build only if they make qrels."""
     from freshstack_dagster.judging.support import error_share
 
-    topic, snapshot = topic_and_snapshot(context)
-    limit = project.topic(topic).judging.max_error_share
-    judgments = project.lake.read("judgments", topic, snapshot)
-    share = error_share(judgments)
-    reasons = judgments.filter(pl.col("verdict") == "error").group_by("reason").len("pairs").top_k(SHOWN, by="pairs")
+    judging = project.topic(topic).judging
+    limit = judging.max_error_share
+    verdicts = project.lake.read(table, topic, snapshot)
+    share = error_share(verdicts)
+    reasons = verdicts.filter(pl.col("verdict") == "error").group_by("reason").len("pairs").top_k(SHOWN, by="pairs")
+    aside = table == "annotations" and judging.verdict == "judge"
     return dg.AssetCheckResult(
         passed=share <= limit,
+        severity=dg.AssetCheckSeverity.WARN if aside else dg.AssetCheckSeverity.ERROR,
         description=f"{share:.2%} of the pairs are errors; the limit is {limit:.0%}",
         metadata={
             "error share": share,
@@ -239,5 +260,5 @@ CHECKS = [
         "No file extension that makes up more than 1% of a repository's text is without a chunk.",
         _lost_languages,
     ),
-    error_share_check,
+    *(_error_share_check(table) for table in JUDGED),
 ]
