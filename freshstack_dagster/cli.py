@@ -113,17 +113,27 @@ def estimate(topic: str, snapshot: str) -> None:
 @click.option("--missing", type=click.Choice(["error", "zero"]), default="error", help="A question without a ranking.")
 def score(run: Path, topic: str, snapshot: str, missing: str) -> None:
     """Score RUN (a TREC run or a Parquet file with question_id, doc_id, score) and print the table."""
-    from freshstack_dagster.evaluation import evaluate
+    from freshstack_dagster.evaluation.results import retrieval_results
     from freshstack_dagster.evaluation.runs import check_run, read_run
+    from freshstack_dagster.tables import TABLES
 
     lake = Lake(places().lake)
     qrels = lake.read("qrels", topic, snapshot)
+    if not qrels.height:
+        raise FreshstackError(f"the qrels of {topic} {snapshot} are empty: no question was kept, so nothing is scored")
     outcomes = lake.read("question_outcomes", topic, snapshot)
     documents = lake.scan("chunks", topic, snapshot).select("doc_id").collect()["doc_id"]
     ranking = check_run(read_run(run), documents, outcomes["question_id"])
-    results = evaluate(qrels, ranking, missing="zero" if missing == "zero" else "error")
-    means = results.group_by("measure", maintain_order=True).agg(pl.col("value", "lower", "upper", "holes").mean())
-    _print_frame(means, f"{run.name} on {topic} {snapshot}: {results['question_id'].n_unique()} questions")
+    # As the table retrieval_results scores a submitted run, so that both show the same figures.
+    results = retrieval_results(
+        TABLES["runs"].empty(),
+        qrels,
+        lake.read("judgments", topic, snapshot),
+        {run.name: ranking},
+        missing="zero" if missing == "zero" else "error",
+    )
+    means = results.filter(pl.col("question_id") == "all").select("measure", "value", "lower", "upper", "holes")
+    _print_frame(means, f"{run.name} on {topic} {snapshot}: {qrels['question_id'].n_unique()} questions")
     kinds = qrels["judge_kind"].unique().to_list()
     if kinds == ["heuristic"]:
         click.secho("judged by the heuristic, not by a model or a person: no benchmark result", fg="yellow", err=True)

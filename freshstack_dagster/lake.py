@@ -332,9 +332,9 @@ def connect(catalogue: Path) -> duckdb.DuckDBPyConnection:
 def attach_storage(connection: duckdb.DuckDBPyConnection) -> None:
     """Let a connection to a catalogue read the lake that the catalogue was made from."""
     with suppress(duckdb.CatalogException):  # a catalogue made before this view was
-        found = connection.execute(f"select root from {LAKE_VIEW}").fetchone()
-        if found is not None:
-            open_storage(found[0]).register(connection)
+        # All rows: DuckDB 2 refuses other work on the connection while a result is left unread.
+        for (root,) in connection.execute(f"select root from {LAKE_VIEW}").fetchall():
+            open_storage(root).register(connection)
 
 
 def fingerprint(*parts: Any) -> str:
