@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -20,25 +21,33 @@ class Markup(str):
 def table(frame: pl.DataFrame, *, most: int | None = None, digits: int = 3) -> str:
     """A frame as an HTML table; numbers are aligned and rounded to `digits`, texts are escaped.
 
-    At most `most` rows are shown, and a line says how many are left out. Values of `Markup` go in as they are.
+    At most `most` rows are shown, and a line says how many are left out.
     """
-    rows = frame.rows()
+    return rows_table(frame.columns, frame.rows(), most=most, digits=digits)
+
+
+def rows_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, most: int | None = None, digits: int = 3
+) -> str:
+    """As `table`, from rows of values that a frame cannot hold together. Values of `Markup` go in as they are."""
     shown = rows if most is None else rows[:most]
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in frame.columns)
-    body = "".join(f"<tr>{''.join(_cell(value, digits) for value in row)}</tr>" for row in shown)
+    cells = [[_cell(value, digits) for value in row] for row in shown]
+    numeric = [
+        bool(cells) and all(row[at].startswith(('<td class="n"', "<td></td>")) for row in cells)
+        for at in range(len(columns))
+    ]
+    head = "".join(_head(name, number) for name, number in zip(columns, numeric, strict=True))
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     left_out = len(rows) - len(shown)
     note = f'<p class="note">{left_out:,} more rows are left out.</p>' if left_out else ""
     return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}'
 
 
-def rows_table(columns: list[str], rows: list[list[Any]], *, most: int | None = None) -> str:
-    """As `table`, from rows of values that a frame cannot hold together."""
-    shown = rows if most is None else rows[:most]
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(_cell(value, 3) for value in row)}</tr>" for row in shown)
-    left_out = len(rows) - len(shown)
-    note = f'<p class="note">{left_out:,} more rows are left out.</p>' if left_out else ""
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}'
+def _head(name: str, numeric: bool) -> str:
+    # A month is not broken at its hyphen.
+    shown = re.sub(r"(?<=\d{4})-(?=\d{2})", "\u2011", name.replace("_", " "))
+    kind = ' class="n"' if numeric else ""
+    return f"<th{kind}>{html.escape(shown)}</th>"
 
 
 def _cell(value: Any, digits: int) -> str:
@@ -51,13 +60,21 @@ def _cell(value: Any, digits: int) -> str:
     if isinstance(value, int):
         return f'<td class="n">{value:,}</td>'
     if isinstance(value, float):
-        return f'<td class="n">{value:,.{digits}f}</td>'
+        return f'<td class="n">{number(value, digits)}</td>'
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    if re.fullmatch(r"-?[\d.,]+( \[.*\])?%?", text):
+    # Figures that were written already; long runs of digits are ids.
+    if re.fullmatch(r"[-+]?[\d.,]+%?( \[.*\])?", text) and not re.fullmatch(r"\d{5,}", text):
         return f'<td class="n">{html.escape(text)}</td>'
-    wraps = len(text) > _WHOLE
-    kind = "path" if "/" in text and " " not in text and wraps else "long" if wraps else "short"
-    return f'<td class="{kind}">{html.escape(text)}</td>'
+    if len(text) <= _WHOLE:
+        return f'<td class="short">{html.escape(text)}</td>'
+    if "/" in text and " " not in text:
+        return f'<td class="path">{html.escape(text).replace("/", "/<wbr>")}</td>'
+    return f'<td class="long">{html.escape(text)}</td>'
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number rounded to `digits`; what rounds to zero has no sign."""
+    return f"{round(value, digits) + 0.0:,.{digits}f}"
 
 
 def figure(svg: str) -> str:

@@ -149,7 +149,7 @@ def intervals(title: str, rows: Mapping[str, tuple[float, float, float]], *, low
             f'<line x1="{x(start):.1f}" x2="{x(end):.1f}" y1="{y}" y2="{y}" stroke="#0072b2" stroke-width="3"/>'
         )
         body.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="5" fill="#d55e00"/>')
-        body.append(_text(WIDTH - right + 8, y + 4, f"{value:.3f}"))
+        body.append(_text(WIDTH - right + 8, y + 4, f"{round(value, 3) + 0.0:.3f}"))
         y += row
     for tick in (low, (low + high) / 2, high):
         body.append(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from freshstack_dagster.publishing import plots
 from freshstack_dagster.publishing.cases import case_studies
-from freshstack_dagster.publishing.html import MOST_ROWS, figure, rows_table, table
+from freshstack_dagster.publishing.html import MOST_ROWS, Markup, figure, number, rows_table, table
 
 if TYPE_CHECKING:
     from freshstack_dagster.publishing.report import Tables
@@ -62,7 +62,10 @@ def _counts(frame: pl.DataFrame, column: str, order: Sequence[str]) -> pl.DataFr
 
 
 def _by_month(wide: pl.DataFrame) -> dict[str, dict[str, float]]:
-    return {row["snapshot"]: {k: v for k, v in row.items() if k != "snapshot"} for row in wide.iter_rows(named=True)}
+    return {
+        row["snapshot"]: {name.replace("_", " "): value for name, value in row.items() if name != "snapshot"}
+        for row in wide.iter_rows(named=True)
+    }
 
 
 def _outcomes(tables: Tables) -> Section:
@@ -467,18 +470,43 @@ def _decomposition(tables: Tables) -> Section | None:
         parts.append(figure(plots.intervals(title, changes, low=-most, high=most)))
         title = f"Effect on rankings by {HEADLINE[0]} (tau-b, interval over questions)"
         parts.append(figure(plots.intervals(title, taus)))
-    columns = ["factor", "variation", "measure", "questions_before", "questions_after", "questions", "score_before"]
-    columns += ["score_after", "difference", "largest_difference", "tau_b", "tie_low", "tie_high", "detail"]
-    parts.append(table(shown.select(columns).sort("measure", "factor", "variation"), most=80))
+    for measure in HEADLINE:
+        rows = shown.filter(pl.col("measure") == measure).sort("factor", "variation").to_dicts()
+        if rows:
+            parts += [f"<h3>{measure}</h3>", rows_table(_EFFECT, [_effect(row) for row in rows], most=60)]
     skipped = decomposition.filter(pl.col("outcome") == "skipped").select("factor", "variation", why="detail")
     if skipped.height:
         parts += ["<h3>Not measured</h3>", table(skipped)]
     text = (
         f"At {tables.baseline} one of corpus, judge, pool and chunker is varied while the other three are held. Scores "
         "and rankings are compared on the questions that both conditions keep; how many each keeps is an effect too. A "
-        "factor's effect is that of the variations shown, not of every judge or pool that could be."
+        "factor's effect is that of the variations shown, not of every judge or pool that could be. In brackets stands the "
+        "95% bootstrap interval of tau-b over questions."
     )
     return Section("decomposition", "Corpus, judge, pool or chunker?", text, parts)
+
+
+_EFFECT = ["factor", "variation", "questions kept", "in both", "score", "difference", "of one system", "tau-b", "note"]
+
+
+def _effect(row: dict[str, Any]) -> list[Any]:
+    def arrow(before: str, after: str) -> Markup:
+        return Markup(f"{before}&nbsp;→&nbsp;{after}")
+
+    tau = None if row["tau_b"] is None else number(row["tau_b"])
+    if tau is not None and row["questions_low"] is not None:
+        tau += f" [{number(row['questions_low'])}, {number(row['questions_high'])}]"
+    return [
+        row["factor"],
+        row["variation"],
+        arrow(f"{row['questions_before']}", f"{row['questions_after']}"),
+        row["questions"],
+        arrow(number(row["score_before"]), number(row["score_after"])),
+        row["difference"],
+        row["largest_difference"],
+        tau,
+        row["detail"],
+    ]
 
 
 def _three(column: str) -> pl.Expr:
