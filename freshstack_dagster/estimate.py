@@ -199,7 +199,7 @@ class _Work:
 
     @cached_property
     def models(self) -> Models:
-        return Models(cache=self.places.cache / "replies", budget=self.topic.budget, snapshot=self.snapshot)
+        return Models(cache=self.places.cache / "language_models", budget=self.topic.budget, snapshot=self.snapshot)
 
     @cached_property
     def questions(self) -> pl.DataFrame:
@@ -261,12 +261,28 @@ class _Work:
         """The judge and the annotators on the pool."""
         pool = self._pool()
         roles = self.topic.roles
+        self._note_rerankers()
         lines = [self._pool_line("judge: pool", "judge", roles.judge, pool, pool.pools, "judgments")]
         sample = sample_pools(pool.pools, pool.chunks, self.topic.judging) if roles.annotators else pool.pools
         for name, role in sorted(roles.annotators.items()):
             stage = annotator_name(name)
             lines.append(self._pool_line(f"{stage}: pool", stage, role, pool, sample, "annotations"))
         return lines
+
+    def _note_rerankers(self) -> None:
+        """Say what language models that rerank will be asked; their windows hang on their own replies."""
+        for reranker in self.topic.rerankers:
+            if reranker.kind == "llm":
+                window, step = (
+                    int(reranker.options.get(name, usual)) for name, usual in (("window", 20), ("step", 10))
+                )
+                windows = 1 + max(0, math.ceil((reranker.depth - window) / step))
+                runs = len(reranker.options.get("retrievers", ())) or len(self.topic.retrievers) + 1
+                runs *= len(reranker.options.get("variants", ("question",)))
+                self.assumptions.append(
+                    f"nothing for the reranker {reranker.name} ({reranker.model}), which stands in no sum: it makes up "
+                    f"to {windows * runs * self.asked.height:,} calls of up to {window} chunks each"
+                )
 
     def _stands(self, table: str, snapshot: str | None = None) -> bool:
         return self.lake.current(table, self.topic.name, snapshot) is not None

@@ -108,12 +108,15 @@ def test_a_batch_costs_half_and_an_unknown_price_is_said(tmp_path: Path) -> None
 
 
 def test_what_is_not_built_is_assumed_aloud(tmp_path: Path) -> None:
-    make_project(tmp_path, roles={**roles(None), "closed_book_answer": {"provider": "openai", "model": "gpt-5-mini"}})
+    named = {**roles(None), "closed_book_answer": {"provider": "openai", "model": "gpt-5-mini"}}
+    make_project(tmp_path, roles=named, rerankers=[{"name": "top", "kind": "llm", "model": "gpt-5"}])
     for table in ("pools", "chunks"):
         shutil.rmtree(tmp_path / "data" / "lake" / table)
     found = told(tmp_path)
     text = " ".join(found.assumptions)
     assert "no pool is built: 56 chunks a question of 1200 tokens each, as in a typical topic" in text
+    # Three retrievers and their fusion, 50 deep in windows of 20 every 10, for six questions.
+    assert "reranker top (gpt-5), which stands in no sum: it makes up to 96 calls of up to 20 chunks each" in text
     assert "6 questions have no closed-book answer by openai:gpt-5-mini yet" in text
     row = line(found, "judge: pool")
     assert row["basis"] == line(found, "judge: closed-book answers")["basis"] == "typical sizes"

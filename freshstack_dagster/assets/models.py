@@ -18,10 +18,11 @@ def open_models(stage: Stage) -> Iterator[Models]:
     from freshstack_dagster.language_models.client import Models
 
     models = Models(
-        cache=stage.places.cache / "replies",
+        cache=stage.places.cache / "language_models",
         budget=stage.topic.budget,
         snapshot=stage.snapshot,
         progress=stage.say,
+        run=stage.run or None,
     )
     try:
         yield models
@@ -32,11 +33,13 @@ def open_models(stage: Stage) -> Iterator[Models]:
 
 
 def cost_panel(models: Models) -> dict[str, Any]:
-    """What the calls of a stage cost, for its facts: a row a role, and a line that says what the dollars leave out.
+    """What the calls of a stage cost, for its facts: a row a role, and sums as numbers, which the UI plots over time.
 
-    Dollars are those of this run; replies from the cache cost nothing. An unknown price is named, never shown as zero.
+    Dollars are those of this run; replies from the cache cost nothing. A price that is unknown is named in a line of
+    its own, and where no price is known there is no sum: it is never shown as zero.
     """
     summary = models.summary()
+    parts = summary["roles"]
     rows = [
         {
             "role": name,
@@ -49,17 +52,17 @@ def cost_panel(models: Models) -> dict[str, Any]:
             "dollars": "price unknown" if part["dollars"] is None else f"{part['dollars']:.4f}",
             "failed": ", ".join(f"{count} {kind}" for kind, count in part["errors"].items()) or "none",
         }
-        for name, part in summary["roles"].items()
+        for name, part in parts.items()
     ]
-    return {"model calls": rows, "dollars": _dollars(summary)}
-
-
-def _dollars(summary: dict[str, Any]) -> str:
-    unknown = sorted({part["model"] for part in summary["roles"].values() if part["dollars"] is None})
-    known = sum(part["dollars"] or 0.0 for part in summary["roles"].values())
-    line = f"{known:.4f}"
-    if unknown:
-        line += f", and the calls of {', '.join(unknown)}, whose price is unknown: name it in a file for budget.prices"
+    panel = {"model calls": rows, "tokens in": summary["input_tokens"], "tokens out": summary["output_tokens"]}
+    known = [part["dollars"] for part in parts.values() if part["dollars"] is not None]
+    if known or not parts:
+        panel["dollars"] = float(sum(known))
+    left_out = sorted({part["model"] for part in parts.values() if part["dollars"] is None})
+    if left_out:
+        panel["dollars leave out"] = (
+            f"the calls of {', '.join(left_out)}, whose price is unknown: name it in a file, that in budget.prices"
+        )
     if summary["unconfirmed_dollars"]:
-        line += f", and up to {summary['unconfirmed_dollars']:.4f} for calls whose answer never came"
-    return line
+        panel["dollars that may be billed besides"] = summary["unconfirmed_dollars"]
+    return panel

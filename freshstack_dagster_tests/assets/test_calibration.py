@@ -81,7 +81,19 @@ def test_judges_are_compared_and_their_disagreements_listed(tmp_path: Path) -> N
     assert "model-wrong read it" in str(first["reasons"])
     # The panel: a row a role, in dollars by the topic's price table.
     assert "annotator:two | compatible:model-wrong | 6 | 6 | 0" in told["annotations"]["model calls"]
-    assert float(told["annotations"]["dollars"]) > 0
+    billed = sum(one.input_tokens * 2 + one.output_tokens * 8 for one in server.served) / 1e6
+    assert told["annotations"]["dollars"] + told["judgments"]["dollars"] == pytest.approx(billed)
+    assert "dollars leave out" not in told["annotations"]
+
+
+def test_an_unknown_price_is_named_and_never_zero(tmp_path: Path) -> None:
+    with MisbehavingServer(answer) as server:
+        make_project(tmp_path, roles={"judge": role(server, "unpriced")}, budget={})
+        told = materialize(tmp_path, judge_pools)["judgments"]
+    assert "| price unknown | none |" in told["model calls"]
+    assert "dollars" not in told
+    assert told["dollars leave out"].startswith("the calls of compatible:unpriced, whose price is unknown")
+    assert told["tokens in"] > 0
 
 
 def test_annotators_see_the_stored_sample_and_the_majority_makes_the_qrels(tmp_path: Path) -> None:
