@@ -224,7 +224,7 @@ def _reload(url: str) -> None:
 
 
 def _replies_folder(project: Project) -> Path:
-    return Path(os.environ.get("FRESHSTACK_REPLIES") or project.places.cache / "replies")
+    return Path(os.environ.get("FRESHSTACK_REPLIES") or project.places.cache / "language_models")
 
 
 def _role_that_sent(topic: Topic, who: str) -> ModelRole | None:

@@ -401,13 +401,24 @@ def snapshot_end(snapshot: str) -> datetime:
 def load_topic(path: Path) -> Topic:
     """Read one topic file; relative paths in it are taken from the project's root.
 
-    Raises SettingsError in one line that names the file, the key, and what was expected.
+    A role's provider and model may come from the environment instead (`FRESHSTACK_JUDGE_MODEL=openai:gpt-4o`). Raises
+    SettingsError in one line that names the file, the key, and what was expected.
     """
     document = _read_yaml(path)
     if document.setdefault("name", path.stem) != path.stem:
         raise SettingsError(f"{path}: name is {document['name']!r} but the file is called {path.name}")
     topic = _validate(Topic, document, path)
-    return topic.model_copy(update=_absolute_paths(topic, path.resolve().parents[2]))
+    topic = topic.model_copy(update=_absolute_paths(topic, path.resolve().parents[2]))
+    return topic.model_copy(update={"roles": _roles_from_environment(topic.roles)})
+
+
+def _roles_from_environment(roles: Roles) -> Roles:
+    from freshstack_dagster.language_models.roles import role_from_environment
+
+    names = ("nuggets", "sub_questions", "closed_book_answer", "judge")
+    return roles.model_copy(
+        update={name: role_from_environment(name, getattr(roles, name), os.environ) for name in names}
+    )
 
 
 def load_topics(folder: Path) -> dict[str, Topic]:

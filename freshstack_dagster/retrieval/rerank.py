@@ -308,7 +308,7 @@ class Listwise:
             max_output_tokens=int(options.get("max_output_tokens", 4096)),
             attempts=int(options.get("attempts", 3)),
         )
-        models = models or LanguageModels(cache=cache / "replies", budget=topic.budget)
+        models = models or LanguageModels(cache=cache / "language_models", budget=topic.budget)
         self._caller = models.role(f"reranker {reranker.name}", role)
         self.truncated = 0
 
