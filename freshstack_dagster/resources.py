@@ -63,7 +63,8 @@ def named_executor() -> dg.ExecutorDefinition:
 
     In process a step costs 0.15 s, in a process of its own 4.8 s; parallelism comes from runs, and from workers inside
     steps. `FRESHSTACK_EXECUTOR` names an executor as `module:name`, such as `dagster_celery:celery_executor`, and
-    `FRESHSTACK_EXECUTOR_CONFIG` a YAML file with its configuration. Raises SettingsError if either cannot be read.
+    `FRESHSTACK_EXECUTOR_CONFIG` a YAML file with its configuration, of the shape that Celery workers are given too
+    (`execution: {config: ...}`). Raises SettingsError if either cannot be read.
     """
     name = os.environ.get("FRESHSTACK_EXECUTOR")
     if not name:
@@ -72,8 +73,8 @@ def named_executor() -> dg.ExecutorDefinition:
     try:
         executor = getattr(importlib.import_module(module), attribute)
         path = os.environ.get("FRESHSTACK_EXECUTOR_CONFIG")
-        return executor.configured(yaml.safe_load(Path(path).read_text())) if path else executor
+        return executor.configured(yaml.safe_load(Path(path).read_text())["execution"]["config"]) if path else executor
     except (ImportError, AttributeError, ValueError) as error:
         raise SettingsError(f"FRESHSTACK_EXECUTOR={name}: no such executor ({error})") from error
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise SettingsError(f"FRESHSTACK_EXECUTOR_CONFIG={path}: cannot be read ({error})") from error

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,9 +12,8 @@ import pytest
 
 from freshstack_dagster.lake import Lake, connect
 from freshstack_dagster.tables import TABLES
-from freshstack_dagster_tests.conftest import PROJECT
+from freshstack_dagster_tests.dagster_server import SCRIPTS, environment, make_project
 
-SCRIPTS = Path(sys.executable).parent
 # A log of calls with their times; every other table has the same bytes whenever it is built.
 NOT_COMPARED = {"model_calls"}
 
@@ -33,9 +29,7 @@ class Project:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of the project's commands; nothing of the tests' own project leaks into it."""
-        outside = {k: v for k, v in os.environ.items() if not k.startswith(("FRESHSTACK_", "DAGSTER_"))}
-        path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
-        return {**outside, "PATH": path, "FRESHSTACK_ROOT": str(self.root), **self.variables}
+        return environment(self.root, self.variables)
 
     def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
         """Start a console command in a process group of its own."""
@@ -88,12 +82,7 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Proje
     """Make a project folder with the sample topic only; keywords become environment variables."""
 
     def make(**variables: str) -> Project:
-        root = tmp_path_factory.mktemp("project")
-        (root / "data" / "topics").mkdir(parents=True)
-        for name in ("dagster.yaml", "workspace.yaml", "data/snapshots.yaml", "data/topics/sample.yaml"):
-            shutil.copy(PROJECT / name, root / name)
-        shutil.copytree(PROJECT / "data" / "sample", root / "data" / "sample")
-        return Project(root, variables)
+        return Project(make_project(tmp_path_factory.mktemp("project")), variables)
 
     return make
 

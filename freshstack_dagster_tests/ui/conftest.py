@@ -1,114 +1,46 @@
-"""A real `dagster dev` over a fresh project that holds the sample topic, and a real browser."""
+"""A real `dagster dev` over a project with four months of the sample and a topic without questions, and a browser."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from freshstack_dagster_tests.conftest import PROJECT
+from freshstack_dagster_tests import dagster_server
+from freshstack_dagster_tests.dagster_server import Server, make_project
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-START_SECONDS = 180
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running Dagster with its GraphQL address."""
-
-    root: Path
-    url: str
-
-    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """Send a GraphQL request and return its data; errors come back as text of the assertion."""
-        reply = httpx.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=120)
-        document = reply.json()
-        assert "errors" not in document, document["errors"]
-        return document["data"]
-
-    def wait_for_run(self, run_id: str, seconds: float = 180) -> str:
-        """The final status of a run."""
-        end = time.monotonic() + seconds
-        status = ""
-        while time.monotonic() < end:
-            status = self.ask("query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }", id=run_id)[
-                "runOrError"
-            ]["status"]
-            if status in {"SUCCESS", "FAILURE", "CANCELED"}:
-                break
-            time.sleep(1)
-        return status
+MONTHS = ["2024-10", "2025-01", "2025-04", "2025-10"]
+# Nobody asks under its tag, so its check questions_found must fail.
+SILENT = """
+title: silent
+tags: [nobody-asks]
+questions: {kind: dump, path: data/sample/Posts.xml}
+repositories:
+  - name: sluicewick/sluicewick
+    history: data/sample/repositories/sluicewick/history.yaml
+    branch: main
+"""
 
 
 @pytest.fixture(scope="session")
 def sample_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project folder with the sample topic only."""
-    root = tmp_path_factory.mktemp("project")
-    (root / "data" / "topics").mkdir(parents=True)
-    for name in ("dagster.yaml", "workspace.yaml", "data/snapshots.yaml", "data/topics/sample.yaml"):
-        shutil.copy(PROJECT / name, root / name)
-    shutil.copytree(PROJECT / "data" / "sample", root / "data" / "sample")
+    """The project's folder."""
+    root = make_project(tmp_path_factory.mktemp("project"))
+    (root / "data" / "topics" / "silent.yaml").write_text(SILENT)
+    (root / "data" / "snapshots.yaml").write_text(f"months: [{', '.join(MONTHS)}]\nlive_from: 2026-12\n")
     return root
 
 
 @pytest.fixture(scope="session")
 def dagster_dev(sample_project: Path) -> Iterator[Server]:
     """`dagster dev` from the project's root, as the README starts it."""
-    root = sample_project
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    scripts = Path(sys.executable).parent
-    environment = {**os.environ, "FRESHSTACK_ROOT": str(root), "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-    environment.pop("DAGSTER_HOME", None)
-    subprocess.run([scripts / "freshstack-dagster", "init"], cwd=root, env=environment, check=True)
-    log = root / "dagster-dev.log"
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [scripts / "dagster", "dev", "--port", str(port)],
-            cwd=root,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # A child of a background shell inherits an ignored SIGINT, to which Dagster maps SIGTERM.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-    server = Server(root, f"http://127.0.0.1:{port}")
-    try:
-        _wait(server, process, log)
+    with dagster_server.dagster_dev(sample_project) as server:
         yield server
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
-        assert process.poll() is None, log.read_text()[-2000:]
-        try:
-            if httpx.get(f"{server.url}/server_info", timeout=5).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.5)
-    pytest.fail(f"dagster dev did not start within {START_SECONDS} s: {log.read_text()[-2000:]}")
 
 
 @pytest.fixture(scope="session")
@@ -121,3 +53,12 @@ def browser() -> Iterator[Any]:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page of a browser that shows times in UTC."""
+    context = browser.new_context(timezone_id="UTC", viewport={"width": 1600, "height": 2000})
+    context.set_default_timeout(60_000)
+    yield context.new_page()
+    context.close()
