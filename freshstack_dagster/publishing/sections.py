@@ -480,8 +480,8 @@ def _decomposition(tables: Tables) -> Section | None:
     text = (
         f"At {tables.baseline} one of corpus, judge, pool and chunker is varied while the other three are held. Scores "
         "and rankings are compared on the questions that both conditions keep; how many each keeps is an effect too. A "
-        "factor's effect is that of the variations shown, not of every judge or pool that could be. In brackets stands the "
-        "95% bootstrap interval of tau-b over questions."
+        "factor's effect is that of the variations shown, not of every judge or pool that could be. In brackets stands "
+        "the 95% bootstrap interval of tau-b over questions."
     )
     return Section("decomposition", "Corpus, judge, pool or chunker?", text, parts)
 
