@@ -41,8 +41,16 @@ PROCESS = "freshstack/process"
 
 
 def this_process() -> str:
-    """This process, as the tag of its runs names it."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """This process, as the tag of its runs names it: host, number, and start, because numbers come again."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_started_at(os.getpid())}"
+
+
+def _started_at(process: int) -> str:
+    """When a process started, in ticks since the machine did; empty where the system does not tell."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return ""
 
 
 @contextmanager
@@ -87,6 +95,8 @@ def build(
     Raises FreshstackError with the failed asset's own line; tables that stood before still stand.
     """
     _check_names(topic, snapshots)
+    for run_id in reap(instance, builds_only=True):
+        say(f"{topic}: ended run {run_id[:8]} of a build that was killed")
     definitions = build_definitions(places)
     project = Project(root=str(places.root))
 
@@ -148,24 +158,30 @@ def _first_failure(result: dg.ExecuteInProcessResult) -> str:
     return "the run failed; its log is in the UI"
 
 
-def reap(instance: dg.DagsterInstance) -> list[str]:
+def reap(instance: dg.DagsterInstance, *, builds_only: bool = False) -> list[str]:
     """End the runs that a killed machine left under way and free their places in pools; return their ids.
 
     Runs of a `build` that lives on this host are left alone. Runs of a daemon cannot be told from dead ones: it must be
-    stopped first, or its runs end too.
+    stopped first, or its runs end too. With `builds_only` only runs of dead `build`s of this host are ended: that is
+    safe at any time, and needed before another build, which would wait for their places for ever.
     """
     ended = []
     for run in instance.get_runs(filters=dg.RunsFilter(statuses=UNDER_WAY)):
-        if not _lives(run.tags.get(PROCESS, "")):
+        process = run.tags.get(PROCESS, "")
+        ours = process.startswith(f"{socket.gethostname()}:")
+        if (ours or not builds_only) and not _lives(process):
             instance.report_run_failed(run, "reaped: its process is gone")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
             ended.append(run.run_id)
-    for run in instance.get_runs(filters=dg.RunsFilter(statuses=ENDED), limit=MOST_RUNS_WITH_SLOTS):
-        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    if not builds_only:
+        for run in instance.get_runs(filters=dg.RunsFilter(statuses=ENDED), limit=MOST_RUNS_WITH_SLOTS):
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return ended
 
 
 def _lives(process: str) -> bool:
-    host, _, number = process.partition(":")
+    host, _, rest = process.partition(":")
+    number, _, started_at = rest.partition(":")
     if host != socket.gethostname() or not number.isdigit():
         return False
     try:
@@ -174,7 +190,7 @@ def _lives(process: str) -> bool:
         return False
     except PermissionError:
         pass
-    return True
+    return _started_at(int(number)) == started_at
 
 
 def prune(instance: dg.DagsterInstance, before: datetime) -> int:
