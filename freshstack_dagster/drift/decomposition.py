@@ -213,7 +213,8 @@ def judge_by_threshold(
     wanted: dict[str, list[str]] = {}
     for nugget_id, content_hash in pairs.iter_rows():
         wanted.setdefault(content_hash, []).append(facts[nugget_id])
-    pooled = terms.PooledTexts(texts, wanted)
+    # Terms are weighed by how common they are among the texts that were judged.
+    pooled = terms.PooledTexts({content_hash: texts[content_hash] for content_hash in wanted}, wanted)
 
     def supported(nugget_id: str, content_hash: str) -> bool:
         match = pooled.match(facts[nugget_id], content_hash)

@@ -125,7 +125,7 @@ FILES = st.dictionaries(
 ).map(lambda files: {file: [t if t else " \n" * (i + 1) for i, t in enumerate(texts)] for file, texts in files.items()})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(files=FILES)
 def test_of_equal_corpora_all_is_unchanged(files):
     found = follow(corpus(files), corpus(files))
@@ -133,7 +133,7 @@ def test_of_equal_corpora_all_is_unchanged(files):
     assert set(found["outcome"]) <= {"unchanged"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(old=FILES, new=FILES)
 def test_every_chunk_has_one_outcome_with_successors_that_exist(old, new):
     before, after = corpus(old), corpus(new)
@@ -149,7 +149,7 @@ def test_every_chunk_has_one_outcome_with_successors_that_exist(old, new):
         assert row["outcome"] != "migrated" or len(home) < len(row["successors"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(old=FILES, new=FILES, seed=st.integers(0, 2**16))
 def test_the_order_of_rows_changes_nothing(old, new, seed):
     before, after = corpus(old), corpus(new)
