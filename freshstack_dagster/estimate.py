@@ -27,7 +27,7 @@ from freshstack_dagster.lake import Lake
 from freshstack_dagster.language_models import Models, Request
 from freshstack_dagster.language_models.cache import read_reply, reply_key
 from freshstack_dagster.language_models.estimate import Estimate, estimate
-from freshstack_dagster.settings import ModelRole, Places, Topic
+from freshstack_dagster.settings import Budget, ModelRole, Places, Topic
 from freshstack_dagster.tables import TABLES
 
 # Means over the five published topics (FreshStack, Table 3) and over topics built here with the default retrievers.
@@ -64,6 +64,7 @@ class BuildEstimate:
 
     lines: tuple[Line, ...]
     assumptions: tuple[str, ...] = ()
+    budget: Budget = field(default_factory=Budget)
 
     def table(self) -> pl.DataFrame:
         """A row a stage and role; a price that is unknown is null, as is the price by batch where there is no batch."""
@@ -146,6 +147,9 @@ class BuildEstimate:
             f"the price of {model} is unknown and stands in no sum: name it in a file, and the file in budget.prices"
             for model in self.unknown_prices
         ]
+        for cap, limit in (("per_run", self.budget.per_run), ("per_month", self.budget.per_month)):
+            if limit is not None and self.dollars() > limit:
+                lines.append(f"above budget.{cap} of ${limit:g}: the build will stop there, and can go on from there")
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         if pending := sorted({line.stage for line in self.lines if line.found.calls and not line.found.calibrated_on}):
             lines.append(
@@ -165,7 +169,7 @@ def estimate_build(
     topic.asked_before_for(snapshot)  # an impossible month is refused before anything is read
     work = _Work(places, topic, snapshot, say)
     lines = [*work.topic_lines(), *work.answer_lines(), *work.pool_lines()]
-    return BuildEstimate(tuple(lines), tuple(dict.fromkeys(work.assumptions)))
+    return BuildEstimate(tuple(lines), tuple(dict.fromkeys(work.assumptions)), topic.budget)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_a_batch_costs_half_and_an_unknown_price_is_said(tmp_path: Path) -> None
     judge = {"provider": "openai", "model": "gpt-5-mini", "batch": True}
     unpriced = {"provider": "openai", "model": "nobody-knows"}
     named = {**roles(None), "judge": judge, "annotators": {"other": unpriced}}
-    make_project(tmp_path, roles=named, budget={})
+    make_project(tmp_path, roles=named, budget={"per_run": 0.000001, "per_month": 100})
     found = told(tmp_path)
     row, other = line(found, "judge: pool"), line(found, "annotator:other: pool")
     assert row["by_batch"] == pytest.approx(row["dollars"] / 2)
@@ -103,6 +103,8 @@ def test_a_batch_costs_half_and_an_unknown_price_is_said(tmp_path: Path) -> None
     summary = "\n".join(found.summary())
     assert "plus the calls of openai:fake, openai:nobody-knows" in summary
     assert "the price of openai:nobody-knows is unknown and stands in no sum" in summary
+    assert "above budget.per_run of $1e-06: the build will stop there" in summary
+    assert "per_month" not in summary
     printed = found.printed().filter(stage="annotator:other: pool")
     assert printed["dollars"][0] == printed["by batch"][0] == printed["no carry-over"][0] == "unknown"
 
