@@ -109,11 +109,15 @@ def follow(baseline: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
     weight that its first successor holds, 0 to 1; null if gone) and `evidence`, a row for each chunk of `baseline`.
     """
     corpora = _number(baseline, later)
-    heirs = _heirs(corpora)
+    kept = _kept_texts(corpora)
+    heirs = _heirs(corpora, kept)
     equal = _equal_text(corpora, heirs)
     open_ = corpora.old.join(equal, on="old", how="anti")
     candidates = _new_content(corpora)
-    placed = _name(_shared_passages(open_, candidates, corpora.old, heirs), corpora, heirs)
+    shared = _shared_passages(open_, candidates, corpora.old, heirs)
+    placed = _name(shared, corpora, heirs)
+    # Files that were followed by their passages show more ways than those that kept a text.
+    heirs = _heirs(corpora, pl.concat([kept, _followed(shared, corpora)]))
     open_ = open_.join(placed, on="old", how="anti")
     copies = _copies(open_, corpora, heirs)
     open_ = open_.join(copies, on="old", how="anti")
@@ -188,19 +192,30 @@ def _copies(open_: pl.DataFrame, corpora: Corpora, heirs: pl.DataFrame) -> pl.Da
     )
 
 
-def _heirs(corpora: Corpora) -> pl.DataFrame:
-    """What vanished files are called now, as far as the ways of their neighbours tell.
-
-    A text that stands once in each snapshot, in files of one name, shows a way: `libs/core/a.py` that is now
-    `packages/core/a.py` went from `libs` to `packages`. Out: `repository`, `path`, `repository_now`, `path_now`, each
-    file once on either side.
-    """
+def _kept_texts(corpora: Corpora) -> pl.DataFrame:
+    """Pairs of places (`repository`, `path` and both `_now`) of texts that stand once in each snapshot."""
     columns = [*_PLACE, "name", "content_hash"]
     telling = pl.col("content_hash").is_unique() & (pl.col("text").str.len_chars() >= LEAST_CHARACTERS)
     old, new = (frame.filter(telling).select(columns) for frame in (corpora.old, corpora.new))
-    ways = old.join(new, on=["content_hash", "name"], suffix="_now").filter(
-        (pl.col("repository") != pl.col("repository_now")) | (pl.col("path") != pl.col("path_now"))
+    return old.join(new, on=["content_hash", "name"], suffix="_now").select(_HEIR)
+
+
+def _followed(shared: pl.DataFrame, corpora: Corpora) -> pl.DataFrame:
+    """Pairs of places of files of one name, of which one took most of a chunk of the other."""
+    best = shared.filter((pl.col("place") == 0) & (pl.col("gain") >= FOUND_ELSEWHERE)).select("old", "new")
+    places = best.join(corpora.old.select("old", *_PLACE, "name"), on="old").join(
+        corpora.new.select("new", *_PLACE, "name"), on="new", suffix="_now"
     )
+    return places.filter(pl.col("name") == pl.col("name_now")).select(_HEIR)
+
+
+def _heirs(corpora: Corpora, pairs: pl.DataFrame) -> pl.DataFrame:
+    """What vanished files are called now, as far as the ways of their neighbours tell.
+
+    Each of `pairs` shows a way: `libs/core/a.py` that is now `packages/core/a.py` went from `libs` to `packages`. Out:
+    `repository`, `path`, `repository_now`, `path_now`, each file once on either side.
+    """
+    ways = pairs.filter((pl.col("repository") != pl.col("repository_now")) | (pl.col("path") != pl.col("path_now")))
     keys = ["repository", "folder", "repository_now", "folder_now"]
     ways = ways.select(_way()).group_by(keys).len("votes").sort("votes", *keys, descending=[True, *[False] * 4])
     before, after = (frame.select(_PLACE).unique() for frame in (corpora.old, corpora.new))
