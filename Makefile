@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo ui test lint types clean
+.PHONY: demo ui test lint docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/freshstack-dagster demo
@@ -35,3 +35,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 clean:
 	rm -rf data/lake data/cache data/mirrors data/reports data/dagster data/freshstack.duckdb*
+
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/mkdocs build --quiet --strict
