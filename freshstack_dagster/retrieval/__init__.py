@@ -1,6 +1,6 @@
 """Retrieval: lexical, latent semantic, dense and API retrievers, rerankers, fusion and pools."""
 
-from freshstack_dagster.retrieval.base import Corpus, Opener, Retrieval, Workspace
+from freshstack_dagster.retrieval.base import Corpus, Opener, Retrieval, Workspace, prune
 from freshstack_dagster.retrieval.fuse import fuse
 from freshstack_dagster.retrieval.pools import build_pools
 from freshstack_dagster.retrieval.retrieve import open_retriever, retrieve
@@ -15,5 +15,6 @@ __all__ = [
     "build_pools",
     "fuse",
     "open_retriever",
+    "prune",
     "retrieve",
 ]

@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from freshstack_dagster.retrieval.topk import Ranking
 from freshstack_dagster.settings import Retriever
 
 Progress = Callable[[str, int, int], None]
+# Folders of the cache that hold an index a corpus, as opposed to what is kept by content.
+INDEXES = ("bm25", "lsa", "multi_vector")
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,37 @@ def building(folder: Path) -> Iterator[Path]:
         raise FreshstackError(f"{folder}: the cache cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def used(folder: Path) -> None:
+    """Note that a cache entry was used now, so that `prune` knows which are not."""
+    with suppress(OSError):
+        os.utime(folder)
+
+
+def prune(cache: Path, days: float, *, now: float | None = None) -> dict[str, int]:
+    """Delete the indexes under `cache` that no run used for `days` days; returns bytes freed by entry, sorted by name.
+
+    Indexes (BM25, LSA, multi-vector) are made again when they are missed. Embeddings and reranker's scores, which cost
+    money or hours, are never deleted here. Leftovers of killed runs, hidden folders of that age, go too. `now` is in
+    seconds since 1970. Raises FreshstackError if an entry cannot be deleted.
+    """
+    oldest = (time.time() if now is None else now) - days * 86_400
+    freed: dict[str, int] = {}
+    for kind in INDEXES:
+        for entry in sorted(path for path in (cache / kind).glob("*") if path.is_dir()):
+            if entry.stat().st_mtime >= oldest:
+                continue
+            size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
+            # Out of sight first: a run that looks for the entry finds it whole or not at all.
+            hidden = entry if entry.name.startswith(".") else entry.with_name(f".{entry.name}.pruned")
+            try:
+                os.replace(entry, hidden)
+                shutil.rmtree(hidden)
+            except OSError as error:
+                raise FreshstackError(f"{entry}: cannot be deleted ({error.strerror or error})") from error
+            freed[f"{kind}/{entry.name}"] = size
+    return freed
 
 
 def _placed(temporary: Path, folder: Path) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.retrieval.analysis import CODE, ENGLISH, Analysis, Vocabulary
-from freshstack_dagster.retrieval.base import Corpus, Workspace, building
+from freshstack_dagster.retrieval.base import Corpus, Workspace, building, used
 from freshstack_dagster.retrieval.topk import EMPTY, Ranking, top_rows
 from freshstack_dagster.settings import Retriever
 
@@ -67,6 +67,7 @@ def open_bm25(retriever: Retriever, corpus: Corpus, workspace: Workspace) -> BM2
         index, outcome = _build(corpus, analysis, k1, b, workspace), "indexed"
         with building(folder) as temporary:
             index.save(str(temporary), show_progress=False)
+    used(folder)
     workspace.report.update(
         documents=len(corpus), terms=len(index.vocab_dict), index=outcome, index_seconds=time.perf_counter() - began
     )

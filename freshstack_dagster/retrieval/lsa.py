@@ -20,7 +20,7 @@ import numpy as np
 
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.retrieval.analysis import CODE, Analysis, Vocabulary
-from freshstack_dagster.retrieval.base import Corpus, Workspace, building
+from freshstack_dagster.retrieval.base import Corpus, Workspace, building, used
 from freshstack_dagster.retrieval.topk import EMPTY, Ranking, search
 from freshstack_dagster.settings import Retriever
 
@@ -71,6 +71,7 @@ def open_lsa(retriever: Retriever, corpus: Corpus, workspace: Workspace) -> LSA:
         model, outcome = fit(corpus, workspace, **options), "indexed"
         with building(folder) as temporary:
             _save(model, temporary)
+    used(folder)
     workspace.report.update(
         documents=len(corpus),
         terms=len(model.terms),

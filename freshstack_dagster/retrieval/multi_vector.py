@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from freshstack_dagster.errors import SettingsError
-from freshstack_dagster.retrieval.base import Corpus, Workspace, building
+from freshstack_dagster.retrieval.base import Corpus, Workspace, building, used
 from freshstack_dagster.retrieval.presets import resolve
 from freshstack_dagster.retrieval.topk import EMPTY, Ranking
 from freshstack_dagster.settings import Retriever
@@ -81,6 +81,7 @@ def open_multi_vector(retriever: Retriever, corpus: Corpus, workspace: Workspace
                 vectors.extend(model.encode(texts, is_query=False, batch_size=batch, show_progress_bar=False))
                 workspace.tell("embedding", min(len(corpus), start + 8 * batch), len(corpus))
             index.add_documents(documents_ids=[str(row) for row in range(len(corpus))], documents_embeddings=vectors)
+    used(folder)
     index = indexes.PLAID(index_folder=str(folder), index_name="index", override=False)
     workspace.report.update(
         documents=len(corpus), index=outcome, index_seconds=time.perf_counter() - began, max_length=length

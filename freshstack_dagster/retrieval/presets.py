@@ -27,7 +27,8 @@ class Preset:
     """A model's settings.
 
     `pooling` says how the model makes one vector of its tokens; sentence-transformers reads it from the model itself,
-    so it stands here to be seen. `query_options` and `passage_options` go to the model's `encode`. `trust_remote_code`
+    so it stands here to be seen. `checked` says which settings were compared with a source, and which; what it does not
+    name is from memory. `query_options` and `passage_options` go to the model's `encode`. `trust_remote_code`
     means that the model brings code of its own, which runs when it is loaded.
     """
 
@@ -43,19 +44,30 @@ class Preset:
     provider: str = ""
     query_options: dict[str, Any] = field(default_factory=dict)
     passage_options: dict[str, Any] = field(default_factory=dict)
+    checked: str = ""
 
+
+# Where settings were checked. The registry is that of MTEB (github.com/embeddings-benchmark/mteb, commit a905523d,
+# mteb/models/model_implementations), which notes a model's longest input and its dimensions.
+_REGISTRY = "length and dimensions: MTEB registry"
 
 PRESETS: dict[str, Preset] = {
     "all-minilm-l6-v2": Preset(
-        "dense", "sentence-transformers/all-MiniLM-L6-v2", max_length=256, dimensions=384, pooling="mean"
+        "dense",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        max_length=256,
+        dimensions=384,
+        pooling="mean",
+        checked="all: the packaged model's configuration",
     ),
     "bge-gemma2": Preset(
         "dense",
         "BAAI/bge-multilingual-gemma2",
         query_prompt=f"<instruct>{TASK}\n<query>",
-        max_length=8192,
+        max_length=4096,
         dimensions=3584,
         pooling="last token",
+        checked="length: sentence_bert_config.json at 6bdd9c7 (8192 before it); dimensions: config.json at 6922e63",
     ),
     "e5-mistral-7b": Preset(
         "dense",
@@ -64,6 +76,7 @@ PRESETS: dict[str, Preset] = {
         max_length=4096,
         dimensions=4096,
         pooling="last token",
+        checked="length: sliding window in config.json at 92ec9d6; prompt and dimensions: MTEB registry",
     ),
     **{
         f"qwen3-embedding-{size}": Preset(
@@ -73,6 +86,10 @@ PRESETS: dict[str, Preset] = {
             max_length=8192,
             dimensions=dimensions,
             pooling="last token",
+            checked=(
+                "prompt: FreshStack's README (the MTEB registry has no space after Query:); pooling of 0.6b: a copy of "
+                f"1_Pooling/config.json; {_REGISTRY} (32,768 tokens at most)"
+            ),
         )
         for size, dimensions in (("0.6b", 1024), ("4b", 2560), ("8b", 4096))
     },
@@ -88,6 +105,7 @@ PRESETS: dict[str, Preset] = {
             dimensions=1024,
             pooling="mean, then a dense layer",
             trust_remote_code=True,
+            checked="prompt and dimensions: model card; length: sentence_bert_config.json",
         )
         for size in ("1.5b", "400m")
     },
@@ -98,12 +116,23 @@ PRESETS: dict[str, Preset] = {
         dimensions=1024,
         pooling="first token",
         trust_remote_code=True,
+        checked="length: card of the gte-v1.5 series",
     ),
     "gte-modernbert-base": Preset(
-        "dense", "Alibaba-NLP/gte-modernbert-base", max_length=8192, dimensions=768, pooling="first token"
+        "dense",
+        "Alibaba-NLP/gte-modernbert-base",
+        max_length=8192,
+        dimensions=768,
+        pooling="first token",
+        checked=f"pooling: 1_Pooling/config.json; {_REGISTRY}",
     ),
     "granite-embedding-r2": Preset(
-        "dense", "ibm-granite/granite-embedding-english-r2", max_length=8192, dimensions=768, pooling="first token"
+        "dense",
+        "ibm-granite/granite-embedding-english-r2",
+        max_length=8192,
+        dimensions=768,
+        pooling="first token",
+        checked="length and dimensions: model card at 6743ff3",
     ),
     "granite-embedding-r2-small": Preset(
         "dense",
@@ -111,6 +140,7 @@ PRESETS: dict[str, Preset] = {
         max_length=8192,
         dimensions=384,
         pooling="first token",
+        checked=_REGISTRY,
     ),
     "jina-v4": Preset(
         "dense",
@@ -121,6 +151,7 @@ PRESETS: dict[str, Preset] = {
         trust_remote_code=True,
         query_options={"task": "retrieval", "prompt_name": "query"},
         passage_options={"task": "retrieval", "prompt_name": "passage"},
+        checked="options: MTEB registry, dimensions: jina.ai/models; it reads up to 32,768 tokens",
     ),
     "voyage-4-nano": Preset(
         "dense",
@@ -131,6 +162,7 @@ PRESETS: dict[str, Preset] = {
         dimensions=2048,
         pooling="mean",
         trust_remote_code=True,
+        checked=f"prompts: Voyage's API documentation; {_REGISTRY} (32,000 tokens at most)",
     ),
     "nomic-embed-code": Preset(
         "dense",
@@ -139,6 +171,7 @@ PRESETS: dict[str, Preset] = {
         max_length=8192,
         dimensions=3584,
         pooling="last token",
+        checked=f"{_REGISTRY} (32,768 tokens at most)",
     ),
     "coderankembed": Preset(
         "dense",
@@ -148,6 +181,7 @@ PRESETS: dict[str, Preset] = {
         dimensions=768,
         pooling="first token",
         trust_remote_code=True,
+        checked="prompt and length: model card",
     ),
     "arctic-embed-l-v2": Preset(
         "dense",
@@ -156,6 +190,7 @@ PRESETS: dict[str, Preset] = {
         max_length=8192,
         dimensions=1024,
         pooling="first token",
+        checked=_REGISTRY,
     ),
     "embeddinggemma-300m": Preset(
         "dense",
@@ -165,15 +200,35 @@ PRESETS: dict[str, Preset] = {
         max_length=2048,
         dimensions=768,
         pooling="mean, then dense layers",
+        checked=_REGISTRY,
     ),
     "gte-moderncolbert": Preset(
-        "multi_vector", "lightonai/GTE-ModernColBERT-v1", max_length=2048, dimensions=128, pooling="none, a token each"
+        "multi_vector",
+        "lightonai/GTE-ModernColBERT-v1",
+        max_length=2048,
+        dimensions=128,
+        pooling="none, a token each",
+        checked=f"{_REGISTRY} (8,192 tokens at most)",
     ),
-    "voyage-large-2": Preset("api", "voyage-large-2", max_length=16_000, dimensions=1536, provider="voyage"),
-    "voyage-code-3": Preset("api", "voyage-code-3", max_length=32_000, dimensions=1024, provider="voyage"),
-    "openai-3-small": Preset("api", "text-embedding-3-small", max_length=8191, dimensions=1536, provider="openai"),
-    "openai-3-large": Preset("api", "text-embedding-3-large", max_length=8191, dimensions=3072, provider="openai"),
-    "cohere-embed-v4": Preset("api", "embed-v4.0", dimensions=1536, provider="cohere"),
+    "voyage-large-2": Preset(
+        "api", "voyage-large-2", max_length=16_000, dimensions=1536, provider="voyage", checked=_REGISTRY
+    ),
+    "voyage-code-3": Preset(
+        "api", "voyage-code-3", max_length=32_000, dimensions=1024, provider="voyage", checked=_REGISTRY
+    ),
+    "openai-3-small": Preset(
+        "api", "text-embedding-3-small", max_length=8191, dimensions=1536, provider="openai", checked=_REGISTRY
+    ),
+    "openai-3-large": Preset(
+        "api", "text-embedding-3-large", max_length=8191, dimensions=3072, provider="openai", checked=_REGISTRY
+    ),
+    "cohere-embed-v4": Preset(
+        "api",
+        "embed-v4.0",
+        dimensions=1536,
+        provider="cohere",
+        checked="dimensions: Amazon Bedrock's documentation; it reads up to 128,000 tokens",
+    ),
 }
 
 
@@ -211,6 +266,7 @@ def resolve(retriever: Retriever) -> Preset:
         provider=first("provider", option=True),
         query_options=first("query_options", option=True),
         passage_options=first("passage_options", option=True),
+        checked=base.checked,
     )
     if not settings.model and retriever.kind != "dense":
         raise SettingsError(f"retriever {retriever.name}: kind {retriever.kind} needs a model or a preset")

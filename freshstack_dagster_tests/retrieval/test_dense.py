@@ -144,6 +144,12 @@ def test_presets_resolve_and_give_way_to_a_retrievers_own_settings(name: str) ->
     assert settings.model == preset.model
 
 
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_presets_say_what_was_checked_and_are_explained(name: str, project: Path) -> None:
+    assert PRESETS[name].checked
+    assert f"`{name}`" in (project / "docs" / "retrieval.md").read_text(encoding="utf-8")
+
+
 def test_presets_ask_as_the_models_ask() -> None:
     assert PRESETS["qwen3-embedding-8b"].query_prompt == f"Instruct: {TASK}\nQuery: "
     assert PRESETS["bge-gemma2"].query_prompt == f"<instruct>{TASK}\n<query>"

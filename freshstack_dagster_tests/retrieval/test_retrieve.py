@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from freshstack_dagster.errors import FreshstackError, SchemaError, SettingsError
-from freshstack_dagster.retrieval import Corpus, Ranking, Workspace, lexical, lsa, retrieve
+from freshstack_dagster.retrieval import Corpus, Ranking, Workspace, lexical, lsa, prune, retrieve
 from freshstack_dagster.retrieval import retrieve as retrieve_function
 from freshstack_dagster.settings import Retriever
 from freshstack_dagster.tables import TABLES
@@ -125,6 +125,31 @@ def test_a_broken_cache_entry_is_built_again(tmp_path: Path) -> None:
     report: dict[str, Any] = {}
     again = retrieve(queries, made.chunks(TEXTS), made.topic(), cache=tmp_path, report=report)
     assert again.equals(runs)
+    assert [report[name]["index"] for name in report] == ["indexed"] * 3
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_indexes_that_no_run_used_are_pruned_and_made_again(tmp_path: Path) -> None:
+    queries, days = made.queries({"1": "router forms"}), 86_400
+    runs = retrieve(queries, made.chunks(TEXTS), made.topic(), cache=tmp_path)
+    other = made.chunks({**TEXTS, "docs/new.md_0_9": "router router"})
+    retrieve(queries, other, made.topic(), cache=tmp_path)
+    (tmp_path / "embeddings" / "m").mkdir(parents=True)
+    entries = sorted(path for kind in ("bm25", "lsa") for path in (tmp_path / kind).iterdir())
+    assert len(entries) == 6
+    for path in [*entries, tmp_path / "embeddings" / "m"]:
+        os.utime(path, (1_000 * days, 1_000 * days))
+    assert prune(tmp_path, 30, now=1_020 * days) == {}
+    # Used again, the indexes of the first corpus are young; those of the other are not.
+    retrieve(queries, made.chunks(TEXTS), made.topic(), cache=tmp_path)
+    freed = prune(tmp_path, 30, now=1_031 * days)
+    assert len(freed) == 3
+    assert all(size > 0 for size in freed.values())
+    assert (tmp_path / "embeddings" / "m").is_dir()
+    report: dict[str, Any] = {}
+    assert retrieve(queries, made.chunks(TEXTS), made.topic(), cache=tmp_path, report=report).equals(runs)
+    assert [report[name]["index"] for name in report] == ["loaded"] * 3
+    retrieve(queries, other, made.topic(), cache=tmp_path, report=report)
     assert [report[name]["index"] for name in report] == ["indexed"] * 3
     assert not list(tmp_path.rglob(".*"))
 
@@ -274,3 +299,56 @@ def test_what_a_plug_in_returns_is_brought_to_the_one_order_or_refused(
     monkeypatch.setattr(module, "entry_points", lambda group: [_Point(Broken)])
     with pytest.raises(FreshstackError, match="retriever shelf returned rows outside 0 to 2"):
         retrieve(made.queries({"1": "x"}), chunks, topic, cache=tmp_path)
+
+
+SHELF = """
+import numpy as np
+from freshstack_dagster.retrieval import Ranking
+
+class ByLength:
+    def __init__(self, corpus):
+        self.lengths = np.array([len(text) for text in corpus.texts], dtype=float)
+
+    def search(self, queries, depth):
+        order = np.argsort(-self.lengths, kind="stable")[:depth]
+        return [Ranking(order, self.lengths[order]) for _ in queries]
+
+def open_by_length(retriever, corpus, workspace):
+    workspace.report["longest"] = max(map(len, corpus.texts)) * retriever.options.get("factor", 1)
+    return ByLength(corpus)
+"""
+
+
+def install(site: Path, entry: str) -> None:
+    """Lay out what pip leaves of a distribution `shelf`: its module, and its metadata with an entry point."""
+    site.mkdir()
+    (site / "shelf_retriever.py").write_text(SHELF)
+    described = site / "shelf_retriever-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf-retriever\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text(f"[freshstack_dagster.retrievers]\nby_length = {entry}\n")
+
+
+def test_an_installed_distribution_is_a_retriever_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "shelf_retriever:open_by_length")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "shelf_retriever", raising=False)
+    topic = made.topic("bm25", {"kind": "plugin", "name": "long", "model": "by_length", "options": {"factor": 2}})
+    report: dict[str, Any] = {}
+    runs = retrieve(made.queries({"1": "C++ engine"}), made.chunks(TEXTS), topic, cache=tmp_path, report=report)
+    assert set(runs["retriever"]) == {"bm25", "long", "fusion"}
+    lengths = sorted(TEXTS, key=lambda doc_id: (-len(TEXTS[doc_id]), doc_id))
+    assert found(runs, "long") == lengths
+    assert report["long"]["longest"] == 2 * len(TEXTS[lengths[0]])
+    assert set(found(runs, "fusion")) == set(TEXTS)
+
+
+def test_a_distribution_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "site", "shelf_retriever:nothing_here")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "shelf_retriever", raising=False)
+    topic = made.topic({"kind": "plugin", "name": "by_length"})
+    with pytest.raises(SettingsError, match=r"entry point by_length cannot be loaded: .*nothing_here"):
+        retrieve(made.queries({"1": "x"}), made.chunks(TEXTS), topic, cache=tmp_path)
