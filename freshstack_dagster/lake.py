@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import duckdb
 import polars as pl
@@ -275,9 +275,7 @@ class Lake:
         with self._writing(folder):
             now = time.time()
             name = f"{int(now * 1e9):x}-{secrets.token_hex(4)}.parquet"
-            size, content = self.storage.create(
-                f"{folder}/{name}", lambda file: frame.write_parquet(file, compression="zstd")
-            )
+            size, content = self.storage.create(f"{folder}/{name}", lambda file: _write_parquet(frame, file))
             part = Pointer((name,), frame.height, size, content, written_at=now)
             for trial in range(COMMIT_TRIALS):
                 old, version = self._read_pointer(folder)
@@ -348,6 +346,13 @@ def _table(name: str) -> Table:
         return TABLES[name]
     except KeyError:
         raise LakeError(f"no table {name}; there are {', '.join(TABLES)}") from None
+
+
+def _write_parquet(frame: pl.DataFrame, file: IO[bytes]) -> None:
+    try:
+        frame.write_parquet(file, compression="zstd")
+    except pl.exceptions.ComputeError as error:  # a full disk, in polars' words
+        raise OSError(str(error).rsplit("IO error: ", 1)[-1]) from error
 
 
 def _age(name: str, now: float) -> float:
