@@ -194,3 +194,37 @@ def test_the_sample_by_its_truth(sample, truth):
             assert set(rows["outcome"]) == {row["outcome"]}, source
             went = {str(Path(doc_id)).rsplit("_", 2)[0] for ids in rows["successors"] for doc_id in ids}
             assert went == set(row["to"]), source
+
+
+def test_a_file_follows_its_neighbours_when_a_folder_moves():
+    """Also one that was edited so heavily that its text alone would not tell, or that has a namesake elsewhere."""
+    old = {"lib/core/a.md": A, "lib/core/b.md": words(1000, 100), "lib/core/__init__.py": "# made by hand\n"}
+    new = {"lib/packages/a.md": A, "lib/packages/b.md": words(1000, 30) + words(5000, 200)}
+    new |= {"lib/another/__init__.py": "# made by hand\n", "lib/packages/__init__.py": "# made by hand\n"}
+    found = follow(corpus(old), corpus(new))
+    assert set(found["outcome"]) == {"moved"}
+    assert {successors[0].split("/")[1] for successors in found["successors"]} == {"packages"}
+
+
+def test_copies_of_one_text_each_go_their_own_way():
+    licence = words(9000, 40)
+    old = {f"lib/{name}/LICENSE": licence for name in ("one", "two", "three")} | {"lib/one/a.md": A, "lib/two/b.md": B}
+    new = {f"lib/packages/{name}/LICENSE": licence for name in ("one", "two", "three")}
+    new |= {"lib/packages/one/a.md": A, "lib/packages/two/b.md": B}
+    found = follow(corpus(old), corpus(new)).filter(pl.col("doc_id").str.contains("LICENSE"))
+    went = {row["doc_id"].split("/")[1]: row["successors"][0].split("/")[2] for row in found.iter_rows(named=True)}
+    assert went == {"one": "one", "two": "two", "three": "three"}
+
+
+def test_what_a_moved_file_held_already_did_not_come_from_elsewhere():
+    """A page that a moved page resembles is gone, not merged into it."""
+    old = {"lib/docs/a.md": A + words(100, 20), "lib/notes/x.md": A, "lib/docs/b.md": B}
+    new = {"lib/pages/a.md": A + words(100, 20) + words(7000, 10), "lib/pages/b.md": B}
+    assert outcome(old, new) == {"lib/docs/a.md": "moved", "lib/docs/b.md": "moved", "lib/notes/x.md": "gone"}
+
+
+def test_functions_alone_do_not_carry_a_chunk_to_another_file():
+    old = {"lib/test_a.py": f"def test_get_one():\n    pass\n{A}"}
+    new = {"lib/test_b.py": f"def test_get_one():\n    other\n{B}"}
+    assert outcome(old, new) == {"lib/test_a.py": "gone"}
+    assert outcome(old, {"lib/test_a.py": f"def test_get_one():\n    other\n{B}"}) == {"lib/test_a.py": "edited"}
