@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import dagster as dg
 import polars as pl
 import pytest
+import yaml
 
 from freshstack_dagster.assets.calibration import NO_ANNOTATORS, annotate_pools, compare_judges
 from freshstack_dagster.assets.judgments import judge_pools
 from freshstack_dagster.assets.qrels import build_qrels
+from freshstack_dagster.building import build, prepare_instance
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.judging.annotation import sample_pools
-from freshstack_dagster.settings import Judging, Topic
+from freshstack_dagster.lake import Lake
+from freshstack_dagster.settings import Judging, Places, Topic
 from freshstack_dagster.tables import TABLES
 from freshstack_dagster_tests.assets.calibration_project import (
     DOCS,
@@ -26,6 +31,7 @@ from freshstack_dagster_tests.assets.calibration_project import (
     materialize,
     role,
 )
+from freshstack_dagster_tests.estimating import reply
 from freshstack_dagster_tests.judging.fakes import pools
 from freshstack_dagster_tests.language_models.misbehaving_server import MisbehavingServer
 
@@ -149,3 +155,38 @@ def test_a_majority_needs_annotators() -> None:
     judged = TABLES["judgments"].empty().clear(1)
     with pytest.raises(SettingsError, match="build annotations first"):
         verdicts_that_count(judged, TABLES["annotations"].empty(), Judging(verdict="majority"))
+
+
+@pytest.mark.slow
+def test_the_sample_builds_with_a_majority_and_every_check(tmp_path: Path, project: Path) -> None:
+    """Judge and one annotator at a server, the heuristic as the third; blocking checks are part of the build."""
+    (tmp_path / "data" / "topics").mkdir(parents=True)
+    shutil.copy(project / "data" / "snapshots.yaml", tmp_path / "data")
+    shutil.copytree(project / "data" / "sample", tmp_path / "data" / "sample")
+    topic = yaml.safe_load((project / "data" / "topics" / f"{TOPIC}.yaml").read_text())
+    with MisbehavingServer(reply) as server, dg.DagsterInstance.ephemeral() as instance:
+        topic["roles"] = {
+            "judge": role(server, "a"),
+            "annotators": {"b": role(server, "b"), "h": {"provider": "heuristic"}},
+        }
+        topic["judging"] = {"verdict": "majority", "annotated_share": 0.5}
+        (tmp_path / "data" / "topics" / f"{TOPIC}.yaml").write_text(yaml.safe_dump(topic))
+        prepare_instance(instance)
+        build(Places(root=tmp_path), TOPIC, ["2024-10", "2025-10"], instance=instance)
+    lake = Lake(tmp_path / "data" / "lake")
+    for snapshot in ("2024-10", "2025-10"):
+        agreement = lake.read("agreement", TOPIC, snapshot)
+        assert agreement.height == 4
+        assert agreement["kappa"].is_between(0.2, 1).all()
+        judged, seen = lake.read("judgments", TOPIC, snapshot), lake.read("annotations", TOPIC, snapshot)
+        assert 0.4 < seen.height / 2 / judged.height < 0.6
+        # Without an annotator's word the judge's stands; with two, two of three decide.
+        votes = (
+            pl.concat([judged, seen])
+            .group_by("nugget_id", "doc_id")
+            .agg(supported=(pl.col("verdict") == "supported").sum(), judges=pl.len())
+        )
+        qrels = lake.read("qrels", TOPIC, snapshot).join(votes, on=["nugget_id", "doc_id"])
+        assert ((qrels["relevance"] == 1) == (qrels["supported"] * 2 > qrels["judges"])).all()
+    carried = lake.read("annotations", TOPIC, "2025-10")["carried_from"]
+    assert carried.count() / len(carried) > 0.3
