@@ -170,6 +170,11 @@ def chunk_url(repository: Repository, commit: str, path: str | bytes) -> str | N
     return f"https://github.com/{quote(repository.name)}/blob/{commit}/{quote(path)}"
 
 
+def _heading(name: str, path: str) -> str:
+    """The path line of a document, as in the papers' corpora: it counts into its tokens, and so decides its cuts."""
+    return f"{name}/{path}"
+
+
 def _silent(what: str, done: int, total: int) -> None:
     pass
 
@@ -199,6 +204,7 @@ class _Builder:
         self.topic, self.mirrors, self.most_workers, self.progress = topic, mirrors, workers, progress
         self.cache = CutCache(cache, CHUNKER_VERSION, topic.max_tokens)
         self.places: dict[str, Path] = {}
+        self.names = {repository.alias: repository.name for repository in topic.repositories}
         self.listed: list[pl.DataFrame] = []
         self.waiting = pl.DataFrame(schema=_LISTED)
         self.files: list[pl.DataFrame] = []
@@ -219,7 +225,7 @@ class _Builder:
         for entry in list_tree(mirror, commit):
             outcome, detail = self._without_reading(entry, paths.reason(entry.path))
             language = language_of(entry.path)
-            head = head_tokens(entry.path) if outcome is None else None
+            head = head_tokens(_heading(repository.name, entry.path)) if outcome is None else None
             url = chunk_url(repository, commit, entry.raw_path)
             facts = (repository.alias, entry.path, entry.blob, entry.bytes, outcome, detail)
             rows.append((*facts, language, _language_key(entry.path, language), head, url))
@@ -304,7 +310,7 @@ class _Builder:
                 if data is None:
                     missing.append((str(alias), blob))
                 else:
-                    yield Job(number, path, data)
+                    yield Job(number, _heading(self.names[str(alias)], path), data)
 
     def _keep(self, batch: list[tuple[str, str, Cuts]]) -> None:
         """Put new cuts into the cache, and settle all waiting files that they fit."""

@@ -96,7 +96,7 @@ def test_every_entry_has_a_row_and_every_chunk_is_the_files_own_text(made: Made,
         piece = raw[row["start_byte"] : row["end_byte"]]
         assert piece.decode(encodings[row["path"]]) == row["text"]
         assert row["doc_id"] == f"made/{row['path']}_{row['start_byte']}_{row['end_byte']}"
-        assert row["tokens"] == head_tokens(row["path"]) + count_tokens(row["text"]) <= 2048
+        assert row["tokens"] == head_tokens(f"local/made/{row['path']}") + count_tokens(row["text"]) <= 2048
         assert row["content_hash"] == hashlib.sha256(row["text"].encode()).hexdigest()
         assert row["url"] is None
     counts = corpus.chunks.group_by("path").len().rows()
@@ -138,7 +138,7 @@ def test_a_blob_is_cut_anew_where_its_path_is_too_long(made: Made, tmp_path: Pat
     topic = topic_of(made, max_tokens=64)
     for corpus in (built(topic, tmp_path), built(topic, tmp_path)):
         for path in paths:
-            chunks = chunk_document(path, data, max_tokens=64).chunks
+            chunks = chunk_document(f"local/made/{path}", data, max_tokens=64).chunks
             rows = corpus.chunks.filter(pl.col("path") == path).select("start_byte", "end_byte", "tokens").rows()
             assert rows == [(one.start_byte, one.end_byte, one.tokens) for one in chunks]
     assert corpus.report["cached_files"] == len(paths)
