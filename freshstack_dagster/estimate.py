@@ -45,6 +45,7 @@ SAME_AFTER_MONTH, SAME_AFTER_YEAR = 0.84, 0.24
 SIZED_BY_QUESTIONS = 25
 
 CLOSED_BOOK = "closed_book_answer"
+EXACT = "exact requests"
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,11 @@ class BuildEstimate:
             if limit is not None and self.dollars() > limit:
                 lines.append(f"above budget.{cap} of ${limit:g}: the build will stop there, and can go on from there")
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
+        if any(line.stage.endswith("pool") and line.found.calls and line.basis != EXACT for line in self.lines):
+            lines.append(
+                "nearly all is paid for judging: materialise everything up to `pools` in the UI and ask again, and the "
+                "requests are exact"
+            )
         if pending := sorted({line.stage for line in self.lines if line.found.calls and not line.found.calibrated_on}):
             lines.append(
                 f"the length of replies is a typical one for {', '.join(pending)}; after a first run that "
@@ -252,12 +258,12 @@ class _Work:
         """The judge on closed-book answers and on the answers of systems."""
         lines = []
         judged = self._judged_answers("closed_book_judgments", *closed_book_documents(self._closed_book_answers()))
-        basis = "exact requests" if self.nuggets_stand and not self.invented_answers else "typical sizes"
+        basis = EXACT if self.nuggets_stand and not self.invented_answers else "typical sizes"
         lines.append(self._line("judge: closed-book answers", "judge", self.topic.roles.judge, *judged, basis=basis))
         answers = read_answers(self.places.submitted_answers / self.topic.name, self.questions["question_id"])
         if answers.height:
             judged = self._judged_answers("answer_judgments", *answer_documents(answers))
-            basis = "exact requests" if self.nuggets_stand else "typical nuggets"
+            basis = EXACT if self.nuggets_stand else "typical nuggets"
             lines.append(self._line("judge: answers of systems", "judge", self.topic.roles.judge, *judged, basis=basis))
         return lines
 
@@ -298,7 +304,7 @@ class _Work:
         role: ModelRole,
         requests: Sequence[Request],
         all_requests: Sequence[Request] | None = None,
-        basis: str = "exact requests",
+        basis: str = EXACT,
         answered: Callable[[], Sequence[Request]] | None = None,
     ) -> Line:
         self.say(f"{stage}: counting {len(requests):,} requests")
@@ -465,7 +471,7 @@ class _Work:
         name = self.topic.name
         pools = self.lake.read("pools", name, snapshot).join(self.questions, on="question_id", how="semi")
         chunks = self.lake.scan("chunks", name, snapshot).select("doc_id", "content_hash", "text")
-        factor, carried, basis = 1.0, None, "exact requests"
+        factor, carried, basis = 1.0, None, EXACT
         if not self.nuggets_stand:
             basis = "pool as it stands"
         if snapshot == self.snapshot:

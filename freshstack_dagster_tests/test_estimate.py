@@ -57,6 +57,7 @@ def test_the_pool_that_stands_is_estimated_exactly_and_what_was_judged_costs_not
     with MisbehavingServer(answer, input_tokens=tokens_in) as server:
         lake = make_project(tmp_path, roles=roles(server, one="n"), judging={"chunks_per_call": 4})
         before = told(tmp_path)
+        assert not any("materialise" in text for text in before.summary())
         assert not server.requests
         materialize(tmp_path, judge_pools, annotate_pools)
         calls = len(server.served) // 2
@@ -120,6 +121,7 @@ def test_what_is_not_built_is_assumed_aloud(tmp_path: Path) -> None:
     # Three retrievers and their fusion, 50 deep in windows of 20 every 10, for six questions.
     assert "reranker top (gpt-5), which stands in no sum: it makes up to 96 calls of up to 20 chunks each" in text
     assert "6 questions have no closed-book answer by openai:gpt-5-mini yet" in text
+    assert any("materialise everything up to `pools`" in text for text in found.summary())
     row = line(found, "judge: pool")
     assert row["basis"] == line(found, "judge: closed-book answers")["basis"] == "typical sizes"
     assert row["calls"] == len(IDS) * 3
