@@ -22,6 +22,7 @@ import httpx
 import pytest
 import yaml
 
+from freshstack_dagster_tests.conftest import PROJECT
 from freshstack_dagster_tests.dagster_server import SCRIPTS, Server, dagster_dev, free_port
 from freshstack_dagster_tests.operations.conftest import Project
 
@@ -29,17 +30,6 @@ pytestmark = pytest.mark.slow
 
 # How long a task may go unanswered before it is given to another worker; in earnest longer than the longest step.
 VISIBILITY_SECONDS = 20
-STORAGE = """
-storage:
-  postgres:
-    postgres_db:
-      username: dagster
-      password: dagster
-      hostname: 127.0.0.1
-      db_name: postgres
-      port: {port}
-      scheme: postgresql+psycopg2
-"""
 
 
 def _programs() -> Path:
@@ -153,27 +143,28 @@ def far(
     httpx.put(f"{s3_server['AWS_ENDPOINT_URL']}/{bucket}").raise_for_status()
     project = new_project()
     config = project.root / "celery.yaml"
-    settings = {
-        "broker": f"redis://127.0.0.1:{redis}/0",
-        "backend": f"redis://127.0.0.1:{redis}/1",
-        "config_source": {
-            "task_acks_late": True,
-            "task_reject_on_worker_lost": True,
-            "broker_transport_options": {"visibility_timeout": VISIBILITY_SECONDS},
-        },
-    }
-    config.write_text(yaml.safe_dump({"execution": {"config": settings}}))
+    # The file that is shipped, but for the time until a lost worker is noticed.
+    settings = yaml.safe_load((PROJECT / "deploy" / "celery.yaml").read_text())
+    options = settings["execution"]["config"]["config_source"]["broker_transport_options"]
+    options["visibility_timeout"] = VISIBILITY_SECONDS
+    config.write_text(yaml.safe_dump(settings))
     project.variables = {
         **s3_server,
         "FRESHSTACK_LAKE": f"s3://{bucket}/lake",
         "FRESHSTACK_EXECUTOR": "dagster_celery:celery_executor",
         "FRESHSTACK_EXECUTOR_CONFIG": str(config),
+        "CELERY_BROKER_URL": f"redis://127.0.0.1:{redis}/0",
+        "CELERY_RESULT_BACKEND": f"redis://127.0.0.1:{redis}/1",
         "DAGSTER_HOME": str(project.root),
+        "DAGSTER_PG_USERNAME": "dagster",
+        "DAGSTER_PG_PASSWORD": "dagster",
+        "DAGSTER_PG_HOST": "127.0.0.1",
+        "DAGSTER_PG_DB": "postgres",
         "C_FORCE_ROOT": "1",
         "USER": getpass.getuser(),
     }
-    dagster = yaml.safe_load((project.root / "dagster.yaml").read_text())
-    dagster.update(yaml.safe_load(STORAGE.format(port=postgres)))
+    dagster = yaml.safe_load((PROJECT / "deploy" / "dagster.yaml").read_text())
+    dagster["storage"]["postgres"]["postgres_db"]["port"] = postgres
     (project.root / "dagster.yaml").write_text(yaml.safe_dump(dagster))
     workers = Workers(project, config, [])
     with dagster_dev(project.root, project.variables) as server:
