@@ -63,7 +63,7 @@ def _cell(value: Any, digits: int) -> str:
         return f'<td class="n">{number(value, digits)}</td>'
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     # Figures that were written already; long runs of digits are ids.
-    if re.fullmatch(r"[-+]?[\d.,]+%?( \[.*\])?", text) and not re.fullmatch(r"\d{5,}", text):
+    if re.fullmatch(r"([-+]?[\d.,]+%?)? ?(\[.*\])?", text) and not re.fullmatch(r"\d{5,}", text):
         return f'<td class="n">{html.escape(text)}</td>'
     if len(text) <= _WHOLE:
         return f'<td class="short">{html.escape(text)}</td>'

@@ -385,7 +385,7 @@ def _rankings(tables: Tables) -> Section | None:
     last = months[-1]
     against = correlation.filter(pl.col("snapshot_a") == tables.baseline).filter(pl.col("measure").is_in(HEADLINE))
     shown = against.filter(pl.col("snapshot_b") == last).drop_nulls(["tau_b", "questions_low"])
-    rows = {
+    taus = {
         f"{row['measure']}, {row['snapshot_a']} to {row['snapshot_b']}": (
             row["tau_b"],
             row["questions_low"],
@@ -393,7 +393,7 @@ def _rankings(tables: Tables) -> Section | None:
         )
         for row in shown.iter_rows(named=True)
     }
-    parts = [figure(plots.intervals("Agreement of rankings (tau-b, interval over questions)", rows))] if rows else []
+    parts = [figure(plots.intervals("Agreement of rankings (tau-b, interval over questions)", taus))] if taus else []
     if len(months) > 2:
         later = [month for month in months if month > tables.baseline]
         known = {(row["measure"], row["snapshot_b"]): row["tau_b"] for row in against.iter_rows(named=True)}
@@ -404,12 +404,30 @@ def _rankings(tables: Tables) -> Section | None:
         pl.col("measure").is_in(HEADLINE)
         & ((pl.col("snapshot_a") == tables.baseline) | (pl.col("snapshot_b") == tables.baseline))
     )
-    parts.append(table(numbers.drop("judge_kind"), most=60))
+    rows = [
+        [row["measure"], row["snapshot_a"], row["snapshot_b"], row["systems"], row["questions"], row["tau_b"]]
+        + [_between(row[f"{name}_low"], row[f"{name}_high"]) for name in ("questions", "systems", "tie")]
+        + [row["rbo"]]
+        for row in numbers.iter_rows(named=True)
+    ]
+    columns = [
+        "measure",
+        "from",
+        "to",
+        "systems",
+        "questions",
+        "tau-b",
+        "over questions",
+        "over systems",
+        "ties",
+        "rbo",
+    ]
+    parts.append(rows_table(columns, rows, most=60))
     text = (
         "Kendall's tau-b between the rankings of systems in two snapshots, on the questions kept in both; the line is "
         "the 95% bootstrap interval over questions. With few systems even a high tau says little: see the interval "
-        "over systems in the table. Tie bounds are the lowest and highest tau that breaking the ties could give; rbo "
-        "is rank-biased overlap, which weighs the top."
+        "over systems in the table. The bounds of ties are the lowest and highest tau that breaking them could give; "
+        "rbo is rank-biased overlap, which weighs the top."
     )
     return Section("rankings", "Do rankings hold?", text, parts)
 
@@ -486,7 +504,11 @@ def _decomposition(tables: Tables) -> Section | None:
     return Section("decomposition", "Corpus, judge, pool or chunker?", text, parts)
 
 
-_EFFECT = ["factor", "variation", "questions kept", "in both", "score", "difference", "of one system", "tau-b", "note"]
+_EFFECT = ["factor", "variation", "difference", "tau-b", "score", "of one system", "questions kept", "in both", "note"]
+
+
+def _between(low: float | None, high: float | None) -> str | None:
+    return None if low is None or high is None else f"[{number(low)}, {number(high)}]"
 
 
 def _effect(row: dict[str, Any]) -> list[Any]:
@@ -494,17 +516,16 @@ def _effect(row: dict[str, Any]) -> list[Any]:
         return Markup(f"{before}&nbsp;→&nbsp;{after}")
 
     tau = None if row["tau_b"] is None else number(row["tau_b"])
-    if tau is not None and row["questions_low"] is not None:
-        tau += f" [{number(row['questions_low'])}, {number(row['questions_high'])}]"
+    interval = _between(row["questions_low"], row["questions_high"])
     return [
         row["factor"],
         row["variation"],
+        row["difference"],
+        tau if tau is None or interval is None else f"{tau} {interval}",
+        arrow(number(row["score_before"]), number(row["score_after"])),
+        row["largest_difference"],
         arrow(f"{row['questions_before']}", f"{row['questions_after']}"),
         row["questions"],
-        arrow(number(row["score_before"]), number(row["score_after"])),
-        row["difference"],
-        row["largest_difference"],
-        tau,
         row["detail"],
     ]
 
