@@ -4,12 +4,15 @@
 acts on runs of this schedule only asks for the snapshot when the questions are there, and for the comparison after it.
 """
 
+import os
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
+from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.partitions import (
     month_before,
     multi_key,
@@ -144,6 +147,20 @@ daily_check = dg.ScheduleDefinition(
     default_status=dg.DefaultScheduleStatus.STOPPED,
     description="Every morning, check that no partition was left failed.",
 )
+
+
+def freshness_policy() -> dg.FreshnessPolicy | None:
+    """`FRESHSTACK_FRESHNESS_DAYS`: after how many days without a build the UI shows a table as stale; none if not set.
+
+    Raises SettingsError if it is no number of days.
+    """
+    days = os.environ.get("FRESHSTACK_FRESHNESS_DAYS")
+    if not days:
+        return None
+    if not days.isdigit() or int(days) == 0:
+        raise SettingsError(f"FRESHSTACK_FRESHNESS_DAYS={days}: give a number of days such as 40")
+    return dg.FreshnessPolicy.time_window(fail_window=timedelta(days=int(days)))
+
 
 JOBS: list[Any] = [build_questions, build_snapshot, compare_snapshots, score_runs, check_partitions]
 SCHEDULES = [monthly_build, daily_check]

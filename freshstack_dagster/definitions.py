@@ -11,7 +11,7 @@ for category in (dg.BetaWarning, dg.PreviewWarning):
     warnings.filterwarnings("ignore", category=category)
 
 from freshstack_dagster import assets  # noqa: E402
-from freshstack_dagster.automation import JOBS, SCHEDULES, monthly_build_goes_on  # noqa: E402
+from freshstack_dagster.automation import JOBS, SCHEDULES, freshness_policy, monthly_build_goes_on  # noqa: E402
 from freshstack_dagster.checks import CHECKS  # noqa: E402
 from freshstack_dagster.resources import Project, catalogue_resource, named_executor  # noqa: E402
 from freshstack_dagster.sensors import SENSORS  # noqa: E402
@@ -20,7 +20,7 @@ from freshstack_dagster.settings import Places, places  # noqa: E402
 
 def build_definitions(project_places: Places) -> dg.Definitions:
     """Definitions over the project at the given places; tests and the console script use it too."""
-    return dg.Definitions(
+    definitions = dg.Definitions(
         assets=dg.load_assets_from_package_module(assets),
         asset_checks=CHECKS,
         jobs=JOBS,
@@ -32,6 +32,10 @@ def build_definitions(project_places: Places) -> dg.Definitions:
         },
         executor=named_executor(),
     )
+    policy = freshness_policy()
+    if policy is None:
+        return definitions
+    return definitions.map_asset_specs(func=lambda spec: dg.apply_freshness_policy(spec, policy))
 
 
 defs = build_definitions(places())

@@ -18,10 +18,11 @@ import pytest
 
 from freshstack_dagster import automation, sensors
 from freshstack_dagster.assets.tables import STAGES, open_stage
-from freshstack_dagster.definitions import defs
+from freshstack_dagster.definitions import build_definitions, defs
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.partitions import month_before, multi_key, topic_partitions
 from freshstack_dagster.resources import Project
+from freshstack_dagster.settings import places
 from freshstack_dagster.tables import TABLES
 from freshstack_dagster_tests.conftest import PROJECT
 
@@ -72,6 +73,17 @@ def test_nothing_is_on_by_default_but_what_follows_the_schedule():
     assert {s.name for s in repository.schedule_defs if s.default_status.value != "STOPPED"} == set()
     on = {s.name for s in repository.sensor_defs if s.default_status.value != "STOPPED"}
     assert on == {"monthly_build_goes_on"}
+
+
+def test_tables_grow_stale_only_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    assert all(spec.freshness_policy is None for spec in defs.resolve_all_asset_specs())
+    monkeypatch.setenv("FRESHSTACK_FRESHNESS_DAYS", "40")
+    definitions = build_definitions(places())
+    assert all(spec.freshness_policy is not None for spec in definitions.resolve_all_asset_specs())
+    assert len(list(definitions.resolve_all_asset_specs())) == len(list(defs.resolve_all_asset_specs()))
+    monkeypatch.setenv("FRESHSTACK_FRESHNESS_DAYS", "soon")
+    with pytest.raises(SettingsError, match="FRESHSTACK_FRESHNESS_DAYS=soon"):
+        build_definitions(places())
 
 
 def test_a_month_before_the_live_months_is_skipped(instance: dg.DagsterInstance):
