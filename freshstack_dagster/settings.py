@@ -94,7 +94,9 @@ class QuestionSource(Model):
     """Where a topic's questions come from.
 
     `kind`: `dump` (Stack Exchange `Posts.xml` or `.7z`), `jsonl`, `api` (Stack Exchange API) or `collection` (rows of
-    a published FreshStack collection, from a local Parquet or JSONL file).
+    a published FreshStack collection, from a local Parquet or JSONL file or an `hf://` address).
+    `nuggets`: `written` by the topic's model, or the `published` ones of a collection: so a published benchmark is
+    judged again on another month with its own nuggets.
     """
 
     kind: Literal["dump", "jsonl", "api", "collection"]
@@ -104,9 +106,12 @@ class QuestionSource(Model):
     exclude_closed: bool = False
     exclude_duplicates: bool = False
     max_characters: int | None = None
+    nuggets: Literal["written", "published"] = "written"
 
     @model_validator(mode="after")
     def _check(self) -> QuestionSource:
+        if self.nuggets == "published" and self.kind != "collection":
+            raise ValueError(f"nuggets: published needs a source of kind collection, not {self.kind}")
         if self.kind != "api" and self.path is None:
             raise ValueError(f"a source of kind {self.kind} needs a path")
         return self
@@ -485,7 +490,8 @@ def _absolute_paths(topic: Topic, root: Path) -> dict[str, Any]:
         changed = {
             name: (root / os.path.expandvars(str(value))).resolve()
             for name in names
-            if (value := getattr(model, name)) is not None
+            # An address on a hub is no place below the root (a Path has taken one of its slashes).
+            if (value := getattr(model, name)) is not None and not str(value).startswith("hf:/")
         }
         return model.model_copy(update=changed)
 

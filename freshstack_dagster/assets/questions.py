@@ -47,3 +47,27 @@ def read_questions(stage: Stage) -> Built:
         "with code": found.questions.filter(pl.col("body_text").str.contains("```", literal=True)).height,
     }
     return Built({"questions": found.questions, "question_ledger": found.ledger}, facts)
+
+
+@table_assets(
+    "tag_statistics",
+    "co_occurring_tags",
+    group="questions",
+    rooms=["stackexchange"],
+    settings=_settings,
+    external=_source_file,
+    kinds={"stackexchange", "parquet"},
+)
+def count_tags(stage: Stage) -> Built:
+    """To choose topics and repositories as the paper did: tags first seen since the floor by their questions, and what
+    stands beside the topic's own tags. Empty for a source that is no dump."""
+    from freshstack_dagster.stackexchange.sources import tag_tables
+
+    statistics, beside = tag_tables(stage.topic, cache=stage.places.cache, progress=stage.say)
+    recent = statistics.filter("first_seen_since_floor").sort(["questions", "tag"], descending=[True, False])
+    facts = {
+        "tags": statistics.height,
+        "first seen since the floor, most questions first": recent.head(25).select("tag", "questions").to_dicts(),
+        "beside the topic's tags": beside.sort(["questions", "tag"], descending=[True, False]).head(25).to_dicts(),
+    }
+    return Built({"tag_statistics": statistics, "co_occurring_tags": beside}, facts)

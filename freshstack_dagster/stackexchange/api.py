@@ -124,6 +124,8 @@ def _join(
             asked_at=_moment(item.get("creation_date")),
             answer_edited_at=_moment(answer.get("last_edit_date") or answer.get("creation_date")),
             url=item.get("link"),
+            author_url=(item.get("owner") or {}).get("link"),
+            answer_author_url=(answer.get("owner") or {}).get("link"),
             license=reasons.joint_license(*licenses),
         )
     )

@@ -37,6 +37,7 @@ from freshstack_dagster.stackexchange.questions import (
     joint_license,
     license_at,
     parse_moment,
+    user_url,
 )
 from freshstack_dagster.stackexchange.row import parse_row, split_tags
 from freshstack_dagster.stackexchange.scan import Scanned, scan_stream
@@ -279,6 +280,8 @@ class _Selection:
                 asked_at=asked_at,
                 answer_edited_at=parse_moment(answer.get("LastEditDate") or answer.get("CreationDate")),
                 url=f"https://{self.site}/questions/{question_id}",
+                author_url=user_url(self.site, question.get("OwnerUserId")),
+                answer_author_url=user_url(self.site, answer.get("OwnerUserId")),
                 license=_license(question, answer),
             )
         )
@@ -308,6 +311,27 @@ def _locate(path: Path) -> Path:
     if path.stat().st_size == 0:
         raise SourceError(f"{path}: empty, cut off at byte 0; get it again")
     return path
+
+
+def index_place(path: str | Path, spare: Path) -> Path | None:
+    """Where a dump's index belongs: beside the dump (None says so), or in `spare` if nothing can be written there.
+
+    An index that stands beside a dump is used even where it cannot be written. Raises SourceError without a dump.
+    """
+    source = _locate(Path(path))
+    root = beside(source)
+    if root.is_dir() and (os.access(root, os.W_OK) or find_index(source, root) is not None):
+        return None
+    if not root.is_dir() and (os.access(source.parent, os.W_OK) or source.stat().st_size < _INDEX_FROM_BYTES):
+        return None
+    return spare
+
+
+def tag_index_place(path: str | Path, spare: Path) -> Path | None:
+    """As `index_place`, but a dump too small to deserve an index beside it gets one in `spare`."""
+    source = _locate(Path(path))
+    small = source.stat().st_size < _INDEX_FROM_BYTES and not beside(source).is_dir()
+    return spare if small else index_place(source, spare)
 
 
 def _index_root(source: Path, index_dir: str | Path | bool | None) -> Path | None:

@@ -125,6 +125,8 @@ def _take(line: _Line, wanted: QuestionFilter, rows: QuestionRows, seen: dict[st
         asked_at=asked_at,
         answer_edited_at=line.moment("answer_edited_at"),
         url=line.text("url"),
+        author_url=line.text("author_url"),
+        answer_author_url=line.text("answer_author_url"),
         license=line.text("license") or license_at(asked_at),
     )
     closed, duplicate = line.flag("closed"), line.flag("duplicate")

@@ -102,6 +102,8 @@ class Question:
     asked_at: datetime | None = None
     answer_edited_at: datetime | None = None
     url: str | None = None
+    author_url: str | None = None
+    answer_author_url: str | None = None
     license: str | None = None
 
 
@@ -128,6 +130,11 @@ def license_at(moment: datetime | None) -> str | None:
     if moment is None:
         return None
     return next(name for since, name in _LICENSES if as_utc(moment).date() >= since)
+
+
+def user_url(site: str, user_id: str | int | None) -> str | None:
+    """The page of a Stack Exchange user, to attribute a post to; None for a user who left (or is no number)."""
+    return f"https://{site}/users/{user_id}" if user_id is not None and str(user_id).isdecimal() else None
 
 
 def joint_license(question: str | None, answer: str | None) -> str | None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -17,11 +19,12 @@ from freshstack_dagster.corpus import build
 from freshstack_dagster.corpus.build import Corpus, build_corpus, chunk_url, lost_languages, resolve_commits
 from freshstack_dagster.corpus.chunk import chunk_document, head_tokens
 from freshstack_dagster.corpus.git import list_tree, read_blobs
+from freshstack_dagster.corpus.mirrors import NOTES
 from freshstack_dagster.corpus.tokens import count_tokens
 from freshstack_dagster.errors import CorpusError
 from freshstack_dagster.settings import Repository, Topic
 from freshstack_dagster.tables import TABLES
-from freshstack_dagster_tests.corpus.repositories import SUBMODULE, SYMLINK, Made
+from freshstack_dagster_tests.corpus.repositories import SUBMODULE, SYMLINK, Made, git
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"
 OCTOBER, NOVEMBER = "2024-10-10T00:00:00+00:00", "2024-11-10T00:00:00+00:00"
@@ -357,3 +360,37 @@ def test_two_runs_at_once_build_the_same(made: Made, tmp_path: Path) -> None:
     one, two = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("one", "two"))
     assert_frame_equal(one, two)
     assert_frame_equal(one, built(topic_of(made), tmp_path).chunks)
+
+
+def test_a_default_branch_that_was_renamed_between_two_months(made: Made, tmp_path: Path) -> None:
+    # Case 16: 11.x was the default in October; in November it was renamed to 12.x, and 11.x is gone.
+    old = made.commit(OCTOBER, {"a.md": b"# of 11\n"}, branch="11.x", parents=[])
+    made.default_branch("11.x")
+    repository = Repository(name="owner/made", url=made.path.as_uri())
+    topic = topic_of(made).model_copy(update={"repositories": (repository,)})
+    mirrors = tmp_path / "mirrors"
+
+    def resolved(month: str, where: Path = mirrors, to: Topic = topic) -> tuple[str, str]:
+        return resolve_commits(to, month, where).select("commit", "branch").row(0)
+
+    assert resolved("2024-10") == (old, "11.x")
+    new = made.commit(NOVEMBER, {"a.md": b"# of 12\n"}, branch="12.x", parents=[old])
+    made.default_branch("12.x")
+    git(made.path, "update-ref", "-d", "refs/heads/11.x")
+    # The mirror was fetched in early November and is fetched again now; these are the days it would have noted.
+    (mirror,) = (path for path in mirrors.iterdir() if path.is_dir())
+    seen = [[datetime(2024, 11, 2, tzinfo=UTC).timestamp(), "11.x"]]
+    notes = json.loads((mirror / NOTES).read_text()) | {"fetched_at": seen[0][0], "default_branches": seen}
+    (mirror / NOTES).write_text(json.dumps(notes))
+    later = f"{datetime.now(UTC) + timedelta(days=40):%Y-%m}"
+    resolve_commits(topic, "2024-12", mirrors)
+    assert resolved(later) == (new, "12.x")
+    # October stays what it was, and is right from a mirror too that never saw the old name.
+    assert resolved("2024-10") == (old, "11.x")
+    assert resolved("2024-10", tmp_path / "fresh") == (old, "12.x")
+    # A topic may name the branch of the time; where it is gone, that is an error and never another branch.
+    named = repository.model_copy(update={"branch": "12.x", "branches": {"2024-10": "11.x"}})
+    by_name = topic.model_copy(update={"repositories": (named,)})
+    assert resolved("2024-10", to=by_name) == (old, "11.x")
+    with pytest.raises(CorpusError, match=r"11\.x"):
+        resolved("2024-10", tmp_path / "fresh", by_name)

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import polars as pl
 import pytest
 
-from freshstack_dagster.errors import SourceError
+import freshstack_dagster.assets.nuggets  # noqa: F401 - registers its stages
+from freshstack_dagster.assets.tables import STAGES, Stage
+from freshstack_dagster.errors import SettingsError, SourceError
+from freshstack_dagster.lake import Lake
+from freshstack_dagster.settings import Places, QuestionSource, Repository, Topic, load_topic
 from freshstack_dagster.stackexchange import QuestionFilter, load_collection, load_collection_judgments, question_text
+from freshstack_dagster.stackexchange.sources import collection_place, load_questions, published_nuggets
+from freshstack_dagster.tables import TABLES
 
 EVERY = QuestionFilter(frozenset())
 
@@ -111,3 +118,44 @@ def test_errors(tmp_path):
         load_collection(twice, EVERY)
     with pytest.raises(SourceError, match="nugget '12_0' stands twice"):
         load_collection_judgments(twice)
+
+
+def topic_of(place: Path, **source: object) -> Topic:
+    questions = QuestionSource(kind="collection", path=place, **source)
+    return Topic(name="made", title="Made", repositories=(Repository(name="owner/made"),), questions=questions)
+
+
+def test_a_hub_address_keeps_its_slashes_through_the_settings(tmp_path):
+    address = "hf://datasets/owner/name/topic/*.parquet"
+    source = f"questions: {{kind: collection, path: '{address}'}}"
+    (tmp_path / "made.yaml").write_text(f"title: Made\nrepositories: [owner/made]\n{source}\n")
+    assert collection_place(load_topic(tmp_path / "made.yaml").questions.path) == address
+    assert collection_place(tmp_path) == str(tmp_path)
+
+
+def test_published_nuggets_come_from_a_collection_only(tmp_path):
+    with pytest.raises(ValueError, match="needs a source of kind collection"):
+        QuestionSource(kind="dump", path=tmp_path, nuggets="published")
+    with pytest.raises(SettingsError, match="kind `collection` only"):
+        published_nuggets(Topic(name="made", title="Made", repositories=(Repository(name="owner/made"),)))
+
+
+def test_the_nuggets_asset_takes_the_published_ones(tmp_path):
+    path = tmp_path / "test.parquet"
+    without = {**rows()[1], "query_id": "99", "nuggets": []}
+    pl.DataFrame([*rows(), without]).write_parquet(path)
+    topic = topic_of(path, nuggets="published")
+    given = load_questions(topic, cache=tmp_path, progress=lambda line: None)
+    kept = given.questions.filter(pl.col("question_id") != "so_12")
+
+    class Kept(Stage):
+        def read(self, table: str, snapshot: str | None = None) -> pl.DataFrame:
+            return kept
+
+    stage = Kept(topic, None, Lake(str(tmp_path / "lake"), tmp_path / "made.duckdb"), Places(root=tmp_path), "run")
+    definition = next(one for one in STAGES if one.tables[0] == "nuggets")
+    built = definition.function(stage)
+    assert built.tables["nuggets"].select("nugget_id", "model").rows() == [("12_0", "published"), ("12_1", "published")]
+    TABLES["nuggets"].conform(built.tables["nuggets"])
+    outcomes = TABLES["nugget_outcomes"].conform(built.tables["nugget_outcomes"])
+    assert dict(outcomes.select("question_id", "outcome").iter_rows()) == {"12": "ok", "99": "skipped"}

@@ -3,8 +3,10 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime
 
-from freshstack_dagster.stackexchange import all_tags, co_occurring_tags, recent_tags
+from freshstack_dagster.settings import QuestionSource, Repository, Topic
+from freshstack_dagster.stackexchange import all_tags, co_occurring_tags, dump, recent_tags
 from freshstack_dagster.stackexchange.index import build_index
+from freshstack_dagster.stackexchange.sources import tag_tables
 from freshstack_dagster_tests.stackexchange.dumps import pack, plain_reading, row, write_dump
 
 POSTS = [
@@ -57,3 +59,36 @@ def test_real_counts(shared, tmp_path):
     assert given["with_accepted_answer"].sum() == sum(
         len(post["Tags"].strip("|").split("|")) for post, _ in plain_reading(path).values()
     )
+
+
+def test_the_tables_of_a_topic_and_an_index_that_leaves_a_small_dump_alone(tmp_path):
+    (tmp_path / "dump").mkdir()
+    path = write_dump(tmp_path / "dump" / "Posts.xml", POSTS)
+    source = QuestionSource(kind="dump", path=path)
+    made = Topic(
+        name="made",
+        title="Made",
+        tags=["langchain"],
+        asked_from=datetime(2023, 2, 1, tzinfo=UTC),
+        questions=source,
+        repositories=(Repository(name="owner/made"),),
+    )
+    tags, beside = tag_tables(made, cache=tmp_path / "cache", progress=lambda line: None)
+    recent = dict(tags.select("tag", "first_seen_since_floor").iter_rows())
+    assert recent == {"python": False, "old": False, "langchain": False, "chromadb": True, "langchain-js": True} | {
+        "llama": True
+    }
+    assert dict(beside.select("tag", "questions").iter_rows()) == {"chromadb": 2, "python": 1, "llama": 1}
+    assert [place.name for place in path.parent.iterdir()] == ["Posts.xml"]
+    other = made.model_copy(update={"questions": QuestionSource(kind="jsonl", path=path)})
+    assert [frame.height for frame in tag_tables(other, cache=tmp_path, progress=lambda line: None)] == [0, 0]
+
+
+def test_the_index_of_a_dump_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    path, spare = write_dump(tmp_path / "Posts.xml", POSTS), tmp_path / "spare"
+    monkeypatch.setattr(dump, "_INDEX_FROM_BYTES", 0)
+    assert dump.index_place(path, spare) is None
+    monkeypatch.setattr(dump.os, "access", lambda *_: False)
+    assert dump.index_place(path, spare) == spare
+    build_index(path, tmp_path / "Posts.xml.index", workers=1)
+    assert dump.index_place(path, spare) is None  # what stands there is used
