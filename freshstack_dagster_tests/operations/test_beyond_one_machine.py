@@ -83,11 +83,13 @@ def postgres() -> Iterator[int]:
         stderr=subprocess.DEVNULL,
         **user,
     )
-    _wait_for_postgres(port)
-    yield port
-    server.send_signal(signal.SIGINT)
-    server.wait(timeout=60)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _wait_for_postgres(port)
+        yield port
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=60)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
