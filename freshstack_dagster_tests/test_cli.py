@@ -216,7 +216,8 @@ def test_score_on_the_sample_equals_the_table_of_results_and_topping_up_fills_th
 
     def build() -> None:
         command = [Path(sys.executable).parent / "freshstack-dagster", "build", "--no-drift", TOPIC, SNAPSHOT]
-        subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True, timeout=900)
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stderr[-1000:]
 
     build()
     monkeypatch.setenv("FRESHSTACK_ROOT", str(tmp_path))
