@@ -102,8 +102,8 @@ def lines(
     def y(value: float) -> float:
         return top + (height - top - 20) * (high - value) / span
 
-    # Names of months are about 50 wide; where they do not all fit, every second or third is named.
-    every = -(-50 // max(1, int(step)))
+    # Names of months are about 50 wide, with some air; where they do not all fit, every second or third is named.
+    every = -(-58 // max(1, int(step)))
     body = [_text(x(i), 14, column, anchor="middle") for i, column in enumerate(columns) if i % every == 0]
     body += [
         f'<line x1="{x(i):.1f}" x2="{x(i):.1f}" y1="20" y2="{height - 16}" stroke="#ddd"/>' for i in range(len(columns))
@@ -117,7 +117,7 @@ def lines(
             path = " ".join(f"{px:.1f},{py:.1f}" for px, py in run)
             body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
             body += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in run]
-        body.append(_text(WIDTH - right + 10, labels[name] + 4, f"{_short(name, 20)} {shown(last[name])}", fill=colour))
+        body.append(_text(WIDTH - right + 10, labels[name] + 4, f"{_short(name, 24)} {shown(last[name])}", fill=colour))
     body += [_text(left - 10, y(value) + 4, shown(value), anchor="end") for value in sorted({low, high})]
     described = "; ".join(
         f"{name}: " + ", ".join("none" if v is None else shown(v) for v in scores) for name, scores in series.items()
@@ -164,7 +164,7 @@ def flows(title: str, bands: Sequence[Flow]) -> str:
     """A flow diagram of two columns: where things were, and what became of them."""
     total = sum(band.value for band in bands) or 1
     sources = list(dict.fromkeys(band.source for band in bands))
-    targets = list(dict.fromkeys(band.target for band in sorted(bands, key=lambda band: -band.value)))
+    targets = sorted({band.target for band in bands}, key=lambda target: _middle(target, bands, sources))
     gap, left, right, thick = 10, 170, 210, 12
     height = 40 + 22 * max(len(sources), len(targets)) + 120
     room = height - 20 - gap * (max(len(sources), len(targets)) - 1)
@@ -199,6 +199,13 @@ def flows(title: str, bands: Sequence[Flow]) -> str:
             body.append(_text(at, tops[name] + tall / 2 + 4, f"{_short(name, 24)} ({value:,.0f})", anchor=anchor))
     described = "; ".join(f"{band.source} to {band.target}: {band.value:,.0f}" for band in bands)
     return _svg(title, described, height, body)
+
+
+def _middle(target: str, bands: Sequence[Flow], sources: Sequence[str]) -> tuple[float, float, str]:
+    """Where a target comes from, as a place among the sources, so that few bands cross; larger ones first."""
+    own = [band for band in bands if band.target == target]
+    total = sum(band.value for band in own)
+    return sum(sources.index(band.source) * band.value for band in own) / (total or 1), -total, target
 
 
 def _apart(heights: Mapping[str, float], least: float) -> dict[str, float]:
