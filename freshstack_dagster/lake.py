@@ -215,9 +215,11 @@ class Lake:
             temporary.unlink(missing_ok=True)
 
     def ensure_catalogue(self, pointers: Iterable[Pointer] | None = None) -> None:
-        """Rebuild the catalogue if it is older than these pointers (all, if none are given).
+        """Rebuild the catalogue if its views miss a file of these pointers (all, if none are given).
 
-        It is, where their writer was killed between its commit and the catalogue.
+        They do where the writer was killed between its commit and the catalogue, or wrote from another machine, to
+        another catalogue. The files' names are compared, not times: clocks differ, and a commit may fall between the
+        reading of the pointers and the end of a rebuild.
         """
         if self.catalogue is None:
             return
@@ -225,9 +227,18 @@ class Lake:
             every = ((table, partition) for table in TABLES for partition in self.partitions(table))
             found = (self.current(table, partition.topic, partition.snapshot) for table, partition in every)
             pointers = (pointer for pointer in found if pointer is not None)
-        newest = max((pointer.written_at for pointer in pointers), default=0.0)
-        if not self.catalogue.exists() or self.catalogue.stat().st_mtime < newest:
+        needed = {file for pointer in pointers for file in pointer.files}
+        if not self.catalogue.exists() or not needed <= self._catalogued():
             self.refresh_catalogue()
+
+    def _catalogued(self) -> set[str]:
+        """Names of the files that the catalogue's views read."""
+        try:
+            with duckdb.connect(str(self.catalogue), read_only=True) as connection:
+                views = connection.execute("select sql from duckdb_views() where not internal").fetchall()
+        except duckdb.Error:  # half a file, or of another version: made anew
+            return set()
+        return {name for (sql,) in views for name in re.findall(r"[0-9a-f]+-[0-9a-f]+\.parquet", sql)}
 
     def probe(self) -> None:
         """Put and delete an object. Raises LakeError if the lake cannot be written."""

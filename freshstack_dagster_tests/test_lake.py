@@ -194,6 +194,29 @@ def test_a_catalogue_that_a_killed_writer_left_behind_is_made_up_for(lake: Lake)
         assert connection.execute("select count(*) from question_ledger").fetchone() == (2,)
 
 
+def test_a_commit_of_another_machine_during_a_rebuild_is_made_up_for(lake: Lake, tmp_path: Path):
+    """The other's commit is older than this catalogue, which read the pointers before it."""
+    assert lake.catalogue is not None
+    other = Lake(lake.root, tmp_path / "other.duckdb")
+    pointer = other.write("question_ledger", _ledger("1"), topic="t")
+    lake.refresh_catalogue()
+    pointer = other.write("question_ledger", _ledger("1", "2"), topic="t")
+    later = pointer.written_at + 60
+    os.utime(lake.catalogue, (later, later))
+    lake.ensure_catalogue([pointer])
+    with connect(lake.catalogue) as connection:
+        assert connection.execute("select count(*) from question_ledger").fetchone() == (2,)
+
+
+def test_a_catalogue_that_cannot_be_read_is_made_anew(lake: Lake):
+    assert lake.catalogue is not None
+    lake.write("question_ledger", _ledger("1"), topic="t")
+    lake.catalogue.write_bytes(b"half of a file")
+    lake.ensure_catalogue()
+    with connect(lake.catalogue) as connection:
+        assert connection.execute("select count(*) from question_ledger").fetchone() == (1,)
+
+
 def test_fingerprints_do_not_depend_on_the_order_of_keys():
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
     assert fingerprint(1, 2) != fingerprint(2, 1)
