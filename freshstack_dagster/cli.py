@@ -185,15 +185,22 @@ def reap() -> None:
 
 
 @main.command()
-@click.option("--days", type=click.IntRange(min=0), default=90, show_default=True, help="Keep runs younger than this.")
+@click.option("--days", type=click.IntRange(min=0), default=90, show_default=True, help="Keep what is younger.")
 def prune(days: int) -> None:
-    """Delete old runs and their logs from Dagster's storage, except those that current tables came from."""
+    """Delete old runs with their logs from Dagster's storage, and indexes that no run used for so long.
+
+    Runs that current tables came from stay. So do embeddings, model replies and chunks in the cache.
+    """
     from freshstack_dagster.building import open_instance
     from freshstack_dagster.building import prune as prune_runs
+    from freshstack_dagster.retrieval import prune as prune_indexes
 
-    with open_instance(places()) as instance:
+    where = places()
+    with open_instance(where) as instance:
         pruned = prune_runs(instance, datetime.now(UTC) - timedelta(days=days))
     click.echo(f"pruned {pruned} runs that ended more than {days} days ago")
+    freed = prune_indexes(where.cache, days)
+    click.echo(f"pruned {len(freed)} indexes that were not used since, {sum(freed.values()) / 1e6:,.1f} MB")
 
 
 @main.command()

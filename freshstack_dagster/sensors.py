@@ -85,22 +85,29 @@ def new_topic(context: dg.SensorEvaluationContext, project: Project) -> dg.SkipR
 
 
 @dg.sensor(
-    job=score_runs,
+    jobs=[score_runs, build_snapshot],
     minimum_interval_seconds=60,
     default_status=OFF,
-    description="A run was put into data/runs/<topic>/<snapshot>: score it and compare it with the others.",
+    description="A run was put into data/runs/<topic>/<snapshot>: score it and compare it with the others; with "
+    "`pooling.top_up` judge first what only it retrieved.",
 )
 def submitted_runs(context: dg.SensorEvaluationContext, project: Project) -> Requests:
-    """Ask for the results of each snapshot whose folder of runs is not the one they were made from."""
+    """Ask for the results of each snapshot whose folder of runs is not the one they were made from.
+
+    With `pooling.top_up` that is the whole snapshot: what did not change is skipped.
+    """
     for topic in topic_partitions.get_partition_keys():
+        top_up = project.topic(topic).pooling.top_up
+        job, table = (build_snapshot, "pools") if top_up else (score_runs, "retrieval_results")
         for snapshot in project.lake.snapshots("qrels", topic):
             folder = project.places.submitted_runs / topic / snapshot
             files = list(folder.glob("*")) if folder.is_dir() else []
             if not files or not all(map(_rests, files)):
                 continue
-            if inputs := _inputs_if_changed(_stage_of("retrieval_results"), project, topic, snapshot):
+            if inputs := _inputs_if_changed(_stage_of(table), project, topic, snapshot):
                 yield dg.RunRequest(
                     run_key=f"{topic} {snapshot} {inputs}",
+                    job_name=job.name,
                     partition_key=multi_key(topic, snapshot),
                     tags=run_tags(topic, snapshot),
                 )
@@ -146,7 +153,12 @@ def finished_batches(context: dg.SensorEvaluationContext, project: Project) -> R
             if batch.batch is not None and not _ended(role, batch.batch):
                 continue
             if tasks != {"support"}:
-                yield dg.RunRequest(f"{batch.tag} {name}", job_name=build_questions.name, partition_key=name)
+                yield dg.RunRequest(
+                    run_key=f"{batch.tag} {name}",
+                    job_name=build_questions.name,
+                    partition_key=name,
+                    tags=run_tags(name),
+                )
                 continue
             for snapshot in project.lake.snapshots("pools", name):
                 if _inputs_if_changed(_stage_of("judgments"), project, name, snapshot):

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from freshstack_dagster.errors import SettingsError
+from freshstack_dagster.strict_yaml import read_yaml
 
 SNAPSHOT = re.compile(r"^\d{4}-(0[1-9]|1[0-2])$")
 M = TypeVar("M", bound=BaseModel)
@@ -409,7 +409,7 @@ def load_topic(path: Path) -> Topic:
     A role's provider and model may come from the environment instead (`FRESHSTACK_JUDGE_MODEL=openai:gpt-4o`). Raises
     SettingsError in one line that names the file, the key, and what was expected.
     """
-    document = _read_yaml(path)
+    document = _read_settings(path)
     if document.setdefault("name", path.stem) != path.stem:
         raise SettingsError(f"{path}: name is {document['name']!r} but the file is called {path.name}")
     topic = _validate(Topic, document, path)
@@ -436,7 +436,7 @@ def load_topics(folder: Path) -> dict[str, Topic]:
 
 def load_snapshots(path: Path) -> Snapshots:
     """Read the file of months."""
-    return _validate(Snapshots, _read_yaml(path), path)
+    return _validate(Snapshots, _read_settings(path), path)
 
 
 def _check_snapshot(snapshot: str, error: type[Exception] = ValueError) -> None:
@@ -444,15 +444,8 @@ def _check_snapshot(snapshot: str, error: type[Exception] = ValueError) -> None:
         raise error(f"snapshot {snapshot!r} is not a month such as 2024-10")
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise SettingsError(f"{path}: {where}not valid YAML: {getattr(error, 'problem', error)}") from error
+def _read_settings(path: Path) -> dict[str, Any]:
+    document = read_yaml(path)
     if not isinstance(document, dict):
         raise SettingsError(f"{path}: expected keys and values, found {type(document).__name__}")
     return document

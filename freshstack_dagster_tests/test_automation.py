@@ -19,12 +19,22 @@ import pytest
 from freshstack_dagster import automation, sensors
 from freshstack_dagster.assets.tables import STAGES, open_stage
 from freshstack_dagster.definitions import build_definitions, defs
-from freshstack_dagster.errors import SettingsError
+from freshstack_dagster.errors import ModelError, SettingsError
 from freshstack_dagster.partitions import month_before, multi_key, topic_partitions
 from freshstack_dagster.resources import Project
 from freshstack_dagster.settings import places
 from freshstack_dagster.tables import TABLES
 from freshstack_dagster_tests.conftest import PROJECT
+from freshstack_dagster_tests.judging.fakes import questions
+from freshstack_dagster_tests.language_models.misbehaving_server import MisbehavingServer
+from freshstack_dagster_tests.language_models.support import (
+    KEY,
+    answer,
+    assert_right_or_error,
+    judge,
+    make_models,
+    make_role,
+)
 
 
 @pytest.fixture
@@ -179,6 +189,73 @@ def test_a_submitted_run_is_scored_once(project: Project, instance: dg.DagsterIn
     assert [request.partition_key for request in asked] == [multi_key("sample", "2024-10")]
     _stand(project, "retrieval_results", "sample", "2024-10")
     assert _ask(sensors.submitted_runs, project, instance) == []
+
+
+def test_with_top_up_a_submitted_run_asks_for_the_whole_snapshot(project: Project, instance: dg.DagsterInstance):
+    topic = project.places.topics / "sample.yaml"
+    topic.write_text(topic.read_text() + "pooling: {top_up: true}\n")
+    for table in ("questions", "query_variants", "nuggets"):
+        project.lake.write(table, TABLES[table].empty(), topic="sample")
+    for table in ("chunks", "runs", "qrels"):
+        project.lake.write(table, TABLES[table].empty(), topic="sample", snapshot="2024-10")
+    folder = project.places.submitted_runs / "sample" / "2024-10"
+    folder.mkdir(parents=True)
+    (folder / "mine.trec").write_text("q Q0 d 1 1.0 mine\n")
+    os.utime(folder / "mine.trec", (1, 1))
+    (asked,) = _ask(sensors.submitted_runs, project, instance)
+    assert (asked.job_name, asked.partition_key) == ("build_snapshot", multi_key("sample", "2024-10"))
+    _stand(project, "pools", "sample", "2024-10")
+    assert _ask(sensors.submitted_runs, project, instance) == []
+
+
+def test_a_batch_that_ended_asks_for_the_run_that_collects_it(
+    project: Project, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+):
+    """A run sends a batch and stops waiting; the sensor asks the provider until it has ended."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    never = 10**9
+    with MisbehavingServer(answer, polls_until_done=never) as server:
+        role = make_role(server, batch=True)
+        topic = project.places.topics / "sample.yaml"
+        topic.write_text(
+            topic.read_text()
+            + f"roles: {{judge: {{provider: openai, model: {role.model}, base_url: '{role.base_url}', batch: true}}}}\n"
+        )
+        project.lake.write("questions", questions(**{"0": "Do it so.", "1": "Or so."}), topic="sample")
+        for table in ("nuggets", "query_variants"):
+            project.lake.write(table, TABLES[table].empty(), topic="sample")
+        for snapshot in ("2024-10", "2025-10"):
+            for table in ("chunks", "pools"):
+                project.lake.write(table, TABLES[table].empty(), topic="sample", snapshot=snapshot)
+        assert _ask(sensors.finished_batches, project, instance) == []
+        models = make_models(project.places.cache / "language_models", batch_wait_seconds=0.05)
+        with pytest.raises(ModelError, match="run again to collect it"):
+            judge(models.role("judge", role), range(2))
+
+        assert _ask(sensors.finished_batches, project, instance) == []
+        server.polls_until_done = 0
+        with dg.instance_for_test() as busy:
+            busy.add_run(
+                dg.DagsterRun(
+                    job_name="build_snapshot",
+                    status=dg.DagsterRunStatus.STARTED,
+                    tags={"dagster/partition": "2025-10|sample"},
+                )
+            )
+            assert _ask(sensors.finished_batches, project, busy) == []
+        asked = _ask(sensors.finished_batches, project, instance)
+        keys = [multi_key("sample", "2024-10"), multi_key("sample", "2025-10")]
+        assert [(request.job_name, request.partition_key) for request in asked] == [("build_snapshot", k) for k in keys]
+        again = _ask(sensors.finished_batches, project, instance)
+        assert [request.run_key for request in again] == [request.run_key for request in asked]
+
+        _stand(project, "judgments", "sample", "2024-10")
+        assert [request.partition_key for request in _ask(sensors.finished_batches, project, instance)] == keys[1:]
+        served = len(server.served)
+        outcomes = judge(make_models(project.places.cache / "language_models").role("judge", role), range(2))
+        assert assert_right_or_error(outcomes) == 2
+        assert (len(server.served), len(server.batches)) == (served, 1)
+        assert _ask(sensors.finished_batches, project, instance) == []
 
 
 def test_changed_snapshots_are_compared_when_no_run_is_under_way(project: Project, instance: dg.DagsterInstance):

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import polars as pl
@@ -193,6 +194,21 @@ def test_doctor_says_what_works_and_what_does_not(root: Path) -> None:
     assert "FAILED   settings:" in result.stdout
     assert "FAILED   catalogue:" in result.stdout
     assert result.stderr.strip() == "error: 2 of the checks failed"
+
+
+def test_pruning_leaves_what_was_used_lately(root: Path) -> None:
+    for name, days_ago in (("old", 100), ("new", 1)):
+        folder = root / "data" / "cache" / "bm25" / name
+        folder.mkdir(parents=True)
+        (folder / "index").write_bytes(b"0" * 200_000)
+        used = time.time() - days_ago * 86_400
+        os.utime(folder, (used, used))
+    printed_lines = run("prune").output.splitlines()
+    assert printed_lines == [
+        "pruned 0 runs that ended more than 90 days ago",
+        "pruned 1 indexes that were not used since, 0.2 MB",
+    ]
+    assert [path.name for path in (root / "data" / "cache" / "bm25").iterdir()] == ["new"]
 
 
 def test_a_project_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,8 @@ def test_a_topic_has_what_its_file_says_and_sensible_defaults(tmp_path: Path):
         ("roles: {judge: {provider: openai}}", "provider openai needs a model"),
         ("roles: {judge: {provider: compatible, model: m}}", "needs a base_url"),
         ("title: [", "line 10"),
+        ("title: Godot again", "line 9, column 1: not valid YAML: the key 'title' stands here and on line 2; keep one"),
+        ("pooling: {depth: 3, depth: 5}", "the key 'depth' stands here and on line 9"),
     ],
 )
 def test_a_typo_is_one_line_that_names_file_and_key(tmp_path: Path, wrong: str, words: str):

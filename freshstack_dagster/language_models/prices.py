@@ -9,9 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from freshstack_dagster.errors import SettingsError
+from freshstack_dagster.strict_yaml import read_yaml
 
 BUNDLED = Path(__file__).with_name("prices.yaml")
 _DATED = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8})$")
@@ -64,10 +63,7 @@ def load_prices(override: Path | None = None) -> Prices:
 
 @lru_cache(maxsize=16)
 def _read_at(path: Path, _changed: float) -> dict[str, Price]:
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path}: the price table cannot be read: {' '.join(str(error).split())}") from None
+    document = read_yaml(path) or {}
     if not isinstance(document, dict) or not isinstance(document.get("models", {}), dict):
         raise SettingsError(f"{path}: expected `models:` with one `provider:model` a line")
     return {name: _price(path, name, values) for name, values in document.get("models", {}).items()}

@@ -225,7 +225,7 @@ def test_names_dates_patterns_and_overrides(tmp_path: Path) -> None:
         ("models:\n  openai:x: {input: -1, output: 1}", "numbers from 0 on"),
         ("models:\n  openai:x: {input: a, output: 1}", "numbers from 0 on"),
         ("models:\n  openai:x: {input: 1, output: 1, batch_discount: 50}", "between 0 and 1"),
-        ("models: {", "cannot be read"),
+        ("models: {", "line 1, column 10: not valid YAML"),
     ],
 )
 def test_a_price_table_with_a_fault_is_named(text: str, why: str, tmp_path: Path) -> None:
