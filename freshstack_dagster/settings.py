@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -21,6 +21,8 @@ from freshstack_dagster.strict_yaml import read_yaml
 
 SNAPSHOT = re.compile(r"^\d{4}-(0[1-9]|1[0-2])$")
 M = TypeVar("M", bound=BaseModel)
+# What may go with a role's model in the environment, by the end of the variable's name.
+_ROLE_VARIABLES = {"BASE_URL": "base_url", "API_KEY_ENV": "api_key_env"}
 ALIAS = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 FULL_COMMIT = re.compile(r"^[0-9a-f]{40}$")
 
@@ -417,9 +419,36 @@ def load_topic(path: Path) -> Topic:
     return topic.model_copy(update={"roles": _roles_from_environment(topic.roles)})
 
 
-def _roles_from_environment(roles: Roles) -> Roles:
-    from freshstack_dagster.language_models.roles import role_from_environment
+def role_from_environment(name: str, role: ModelRole, environ: Mapping[str, str]) -> ModelRole:
+    """`role` with what the environment says about it.
 
+    `FRESHSTACK_<ROLE>_MODEL` is `provider:model` (or `heuristic`), `FRESHSTACK_<ROLE>_BASE_URL` and
+    `FRESHSTACK_<ROLE>_API_KEY_ENV` go with it; `<ROLE>` is the role's name in capitals. A provider that changes leaves
+    the address and the key's name of the topic behind, which belong to another one. Raises SettingsError that names the
+    variable.
+    """
+    prefix = f"FRESHSTACK_{name.upper()}_"
+    changes: dict[str, Any] = {}
+    if model := environ.get(f"{prefix}MODEL", "").strip():
+        provider, _, rest = model.partition(":")
+        if provider not in get_args(ModelRole.model_fields["provider"].annotation):
+            raise SettingsError(f"{prefix}MODEL: expected provider:model such as openai:gpt-5-mini, got {model!r}")
+        changes = {"provider": provider, "model": rest or "heuristic"}
+        if provider != role.provider:
+            changes |= {"base_url": None, "api_key_env": None}
+    for suffix, key in _ROLE_VARIABLES.items():
+        if value := environ.get(f"{prefix}{suffix}", "").strip():
+            changes[key] = value
+    if not changes:
+        return role
+    try:
+        return ModelRole.model_validate({**role.model_dump(), **changes})
+    except ValidationError as error:
+        why = "; ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
+        raise SettingsError(f"{prefix}MODEL, {prefix}BASE_URL: {why}") from None
+
+
+def _roles_from_environment(roles: Roles) -> Roles:
     names = ("nuggets", "sub_questions", "closed_book_answer", "judge")
     return roles.model_copy(
         update={name: role_from_environment(name, getattr(roles, name), os.environ) for name in names}

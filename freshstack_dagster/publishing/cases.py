@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from freshstack_dagster.publishing.html import link, rows_table
-
-if TYPE_CHECKING:
-    from freshstack_dagster.publishing.report import Tables
+from freshstack_dagster.publishing.topic_tables import TopicTables
 
 MOST_CASES = 12
 MOST_CHUNKS = 4
 QUOTE_CHARACTERS = 320
 
 
-def case_studies(tables: Tables) -> tuple[list[str], int]:
+def case_studies(tables: TopicTables) -> tuple[list[str], int]:
     """The case studies as HTML, those that lost most first, and how many more are left out.
 
     A question is a case if one of its nuggets lost or gained support between the baseline and the last snapshot.
@@ -42,7 +40,7 @@ def case_studies(tables: Tables) -> tuple[list[str], int]:
 class _Evidence:
     """What the case studies show: questions, nuggets, support by snapshot, supporting chunks then and now."""
 
-    def __init__(self, tables: Tables, chosen: list[str], last: str) -> None:
+    def __init__(self, tables: TopicTables, chosen: list[str], last: str) -> None:
         of_case = pl.col("question_id").is_in(chosen)
         self.baseline, self.last, self.snapshots = tables.baseline, last, tables.snapshots
         self.questions = {row["question_id"]: row for row in _rows(tables.of_topic("questions").filter(of_case))}
@@ -57,7 +55,7 @@ class _Evidence:
         pages = tables.scan("chunks", last).select("doc_id", "url").filter(pl.col("doc_id").is_in(list(successors)))
         self.pages: dict[str, str | None] = dict(pages.collect().iter_rows())
 
-    def _supporting(self, tables: Tables, month: str, of_case: pl.Expr) -> dict[str, list[dict[str, Any]]]:
+    def _supporting(self, tables: TopicTables, month: str, of_case: pl.Expr) -> dict[str, list[dict[str, Any]]]:
         """By nugget the chunks that supported it in a month, with their pages."""
         supporting = (
             tables.scan("judgments", month)

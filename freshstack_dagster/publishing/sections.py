@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from freshstack_dagster.publishing import plots
 from freshstack_dagster.publishing.cases import case_studies
 from freshstack_dagster.publishing.html import MOST_ROWS, Markup, figure, number, rows_table, table
-
-if TYPE_CHECKING:
-    from freshstack_dagster.publishing.report import Tables
+from freshstack_dagster.publishing.topic_tables import TopicTables
 
 HEADLINE = ("alpha_ndcg@10", "coverage@20", "recall@50")
 OUTCOMES = ("kept", "partial_support", "no_support", "not_judged")
@@ -32,7 +30,7 @@ class Section:
     parts: Sequence[str]
 
 
-def sections(tables: Tables) -> list[Section]:
+def sections(tables: TopicTables) -> list[Section]:
     """The report's sections, in order; one whose tables are empty is left out."""
     made = [
         _outcomes(tables),
@@ -68,7 +66,7 @@ def _by_month(wide: pl.DataFrame) -> dict[str, dict[str, float]]:
     }
 
 
-def _outcomes(tables: Tables) -> Section:
+def _outcomes(tables: TopicTables) -> Section:
     wide = _counts(tables.of_snapshots("question_outcomes"), "outcome", OUTCOMES)
     text = (
         "A question is kept if every nugget of its answer is supported by some chunk. One without support, or with a "
@@ -78,7 +76,7 @@ def _outcomes(tables: Tables) -> Section:
     return Section("questions", "Questions, by outcome", text, [figure(plot), table(wide)])
 
 
-def _statistics(tables: Tables) -> Section:
+def _statistics(tables: TopicTables) -> Section:
     wide = tables.of_snapshots("statistics").pivot(
         "snapshot", index=["statistic", "description"], values="value", maintain_order=True
     )
@@ -97,11 +95,11 @@ def _statistics(tables: Tables) -> Section:
     return Section("statistics", "The collection in figures", text, parts)
 
 
-def _means(tables: Tables, name: str) -> pl.DataFrame:
+def _means(tables: TopicTables, name: str) -> pl.DataFrame:
     return tables.of_snapshots(name).filter(pl.col("question_id") == "all")
 
 
-def _retrieval(tables: Tables) -> Section | None:
+def _retrieval(tables: TopicTables) -> Section | None:
     means = _means(tables, "retrieval_results")
     if means.is_empty():
         return None
@@ -128,7 +126,7 @@ def _retrieval(tables: Tables) -> Section | None:
     return Section("retrieval", "Retrieval", text, parts)
 
 
-def _pooling(tables: Tables) -> Section | None:
+def _pooling(tables: TopicTables) -> Section | None:
     means = _means(tables, "pooling_results").filter(pl.col("measure").is_in(HEADLINE))
     if means.is_empty():
         return None
@@ -152,7 +150,7 @@ def _pooling(tables: Tables) -> Section | None:
     return Section("pooling", "Pooling", text, parts)
 
 
-def _comparisons(tables: Tables) -> Section | None:
+def _comparisons(tables: TopicTables) -> Section | None:
     comparisons = tables.of_snapshots("comparisons").filter(pl.col("measure").is_in(HEADLINE))
     if comparisons.is_empty():
         return None
@@ -168,7 +166,7 @@ def _comparisons(tables: Tables) -> Section | None:
     return Section("comparisons", "Differences between systems", text, [table(shown.select(columns))])
 
 
-def _support(tables: Tables) -> Section | None:
+def _support(tables: TopicTables) -> Section | None:
     drift = tables.of_topic("support_drift")
     if drift.is_empty():
         return None
@@ -193,7 +191,7 @@ def _support(tables: Tables) -> Section | None:
     return Section("support", "Are the questions still answerable?", text, parts)
 
 
-def _changed(tables: Tables) -> Section | None:
+def _changed(tables: TopicTables) -> Section | None:
     drift = tables.of_topic("support_drift").filter(pl.col("change_from_baseline").is_in(["lost", "gained"]))
     nuggets = tables.of_topic("nuggets").select("nugget_id", nugget="text")
     titles = tables.of_topic("questions").select("question_id", question="title")
@@ -215,7 +213,7 @@ def _changed(tables: Tables) -> Section | None:
     return Section("changed", "Nuggets that lost or gained support", text, parts)
 
 
-def _cases(tables: Tables) -> Section | None:
+def _cases(tables: TopicTables) -> Section | None:
     parts, left_out = case_studies(tables)
     if not parts:
         return None
@@ -227,7 +225,7 @@ def _cases(tables: Tables) -> Section | None:
     return Section("cases", "Case studies", text, parts)
 
 
-def _repositories(tables: Tables) -> Section | None:
+def _repositories(tables: TopicTables) -> Section | None:
     shift = tables.of_topic("repository_shift")
     if shift.is_empty():
         return None
@@ -265,7 +263,7 @@ def _repositories(tables: Tables) -> Section | None:
     return Section("repositories", "Where support stands", text, parts)
 
 
-def _lineage(tables: Tables) -> Section | None:
+def _lineage(tables: TopicTables) -> Section | None:
     lineage = tables.of_topic("chunk_lineage")
     if lineage.is_empty():
         return None
@@ -324,7 +322,7 @@ def _flow_table(frame: pl.DataFrame, target: str) -> str:
     return table(wide.fill_null(0).sort("repository").select("repository", *names))
 
 
-def _freshness(tables: Tables) -> Section | None:
+def _freshness(tables: TopicTables) -> Section | None:
     freshness = tables.of_topic("question_freshness")
     if freshness.is_empty():
         return None
@@ -377,7 +375,7 @@ def _freshness(tables: Tables) -> Section | None:
     return Section("freshness", "How fresh are the questions?", text, parts)
 
 
-def _rankings(tables: Tables) -> Section | None:
+def _rankings(tables: TopicTables) -> Section | None:
     correlation = tables.of_topic("ranking_correlation")
     if correlation.is_empty():
         return None
@@ -432,7 +430,7 @@ def _rankings(tables: Tables) -> Section | None:
     return Section("rankings", "Do rankings hold?", text, parts)
 
 
-def _system_drift(tables: Tables) -> Section | None:
+def _system_drift(tables: TopicTables) -> Section | None:
     drift = tables.of_topic("system_drift").filter(pl.col("measure").is_in(HEADLINE))
     if drift.is_empty():
         return None
@@ -460,7 +458,7 @@ def _system_drift(tables: Tables) -> Section | None:
     return Section("system-drift", "Which systems changed?", text, parts)
 
 
-def _decomposition(tables: Tables) -> Section | None:
+def _decomposition(tables: TopicTables) -> Section | None:
     decomposition = tables.of_topic("decomposition")
     if decomposition.is_empty():
         return None
