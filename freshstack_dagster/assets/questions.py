@@ -41,6 +41,7 @@ def read_questions(stage: Stage) -> Built:
     dates = found.questions["asked_at"].drop_nulls()
     facts = {
         "questions": found.questions.height,
+        "read": dict(found.counts),
         "left out, by reason": reasons.to_dicts(),
         "asked from": str(dates.min()) if len(dates) else "no dates",
         "asked to": str(dates.max()) if len(dates) else "no dates",

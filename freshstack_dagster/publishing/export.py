@@ -2,17 +2,18 @@
 
 - `freshstack`: queries and corpus in Parquet, in the layout of the published collections;
 - `beir`: corpus.jsonl, queries.jsonl and qrels/test.tsv, a document relevant if it supports any nugget;
-- `trec`: topics, nugget qrels as ndeval reads them (question, nugget number, document, relevance) and document qrels.
+- `trec`: topics, documents (JSON lines with `id` and `contents`, as Anserini reads them), nugget qrels as ndeval reads
+  them (question, nugget number, document, relevance) and document qrels.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -22,6 +23,7 @@ from freshstack_dagster.lake import Lake
 from freshstack_dagster.settings import Topic
 from freshstack_dagster.stackexchange.collection import question_text
 
+CARD = "README.md"
 IDS = pl.List(pl.String())
 NUGGET = pl.Struct(
     {"_id": pl.String(), "text": pl.String(), "relevant_corpus_ids": IDS, "non_relevant_corpus_ids": IDS}
@@ -69,25 +71,41 @@ def load(lake: Lake, topic: Topic, snapshot: str) -> Collection:
 
 
 def export(collection: Collection, layout: str, folder: Path) -> list[Path]:
-    """Write a collection to `folder` and return its files. What stood there is replaced once all of it is written.
+    """Write a collection to `folder` and return its files. An earlier export there is replaced once all is written.
 
-    Raises FreshstackError for an unknown layout, or a folder that cannot be written.
+    Raises FreshstackError for an unknown layout, a folder that holds anything but such an export, or one that cannot
+    be written; what stands there is then left as it was.
     """
     if layout not in LAYOUTS:
         raise FreshstackError(f"no layout {layout}; there are {', '.join(LAYOUTS)}")
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    folder = folder.resolve()
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        LAYOUTS[layout](collection, temporary)
-        (temporary / "README.md").write_text(card(collection, layout), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".export-", dir=folder) as name:
+            temporary = Path(name)
+            LAYOUTS[layout](collection, temporary)
+            (temporary / CARD).write_text(card(collection, layout), encoding="utf-8")
+            written = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file())
+            foreign = sorted({path.relative_to(folder) for path in _files(folder)} - set(written))
+            if foreign:
+                raise FreshstackError(
+                    f"{folder}: holds {foreign[0]}, which is no part of a {layout} export; name a folder of its own"
+                )
+            for path in written:
+                (folder / path).parent.mkdir(exist_ok=True)
+                os.replace(temporary / path, folder / path)
     except OSError as error:
         raise FreshstackError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    return [folder / path for path in written]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Files below a folder, those of an export under way left out."""
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.relative_to(folder).parts[0].startswith(".export-")
+    ]
 
 
 def _freshstack(collection: Collection, folder: Path) -> None:
@@ -153,6 +171,11 @@ def _trec(collection: Collection, folder: Path) -> None:
         for row in collection.questions.iter_rows(named=True)
     )
     (folder / "topics.tsv").write_text("".join(topics), encoding="utf-8")
+    documents = collection.chunks.select("doc_id", "text").collect()
+    _write_lines(
+        folder / "corpus.jsonl",
+        ({"id": _trec_word(doc_id), "contents": text} for doc_id, text in documents.iter_rows()),
+    )
     numbered = collection.qrels.join(collection.nuggets.select("nugget_id", "position"), on="nugget_id").sort(
         "question_id", "position", "doc_id"
     )
@@ -164,10 +187,15 @@ def _trec(collection: Collection, folder: Path) -> None:
 
 
 def _write_trec(path: Path, rows: pl.DataFrame) -> None:
-    """Four columns, a space between them; a space inside an id is written as %20, for TREC files have no quotes."""
-    lines = (" ".join(str(value).replace(" ", "%20") for value in row) + "\n" for row in rows.iter_rows())
+    """Four columns, a space between them."""
+    lines = (" ".join(map(_trec_word, row)) + "\n" for row in rows.iter_rows())
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(lines)
+
+
+def _trec_word(value: Any) -> str:
+    """A space inside an id is written as %20, for TREC files have no quotes."""
+    return str(value).replace(" ", "%20")
 
 
 def _write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,17 @@ from freshstack_dagster.stackexchange.questions import (
     QuestionFilter,
     QuestionRows,
     Questions,
-    license_at,
     parse_moment,
 )
 
 REQUIRED = ("question_id", "title", "body_markdown", "answer_markdown", "tags")
-OPTIONAL = ("answer_id", "score", "view_count", "asked_at", "answer_edited_at", "url", "license", "closed", "duplicate")
+OPTIONAL = (
+    "answer_id", "score", "view_count", "asked_at", "answer_edited_at", "url", "author_url", "answer_author_url",
+    "license", "closed", "duplicate",
+)  # fmt: skip
+KNOWN = frozenset({*REQUIRED, *OPTIONAL})
+# How alike an unknown key and a known one are for the first to be a slip: `asked` and `licence` are, `body` is not.
+SLIP = 0.75
 
 
 def load_jsonl(path: str | Path, filter: QuestionFilter) -> Questions:
@@ -26,10 +32,11 @@ def load_jsonl(path: str | Path, filter: QuestionFilter) -> Questions:
 
     A line holds `question_id`, `title`, `body_markdown`, `answer_markdown` and `tags` (a list), and may hold
     `answer_id`, `score`, `view_count`, `asked_at`, `answer_edited_at` (ISO 8601, UTC without an offset), `url`,
-    `license`, `closed` and `duplicate` (true or false); other keys are left alone. Markdown is kept as it is. A
-    question with an empty answer goes to the ledger, one of another tag is counted; one without a date passes the date
-    filters.
-    Raises SourceError, naming the line, for what is not such an object or a question_id that comes twice.
+    `author_url`, `answer_author_url`, `license`, `closed` and `duplicate` (true or false); other keys are counted by
+    name and left alone. Markdown is kept as it is. A question with an empty answer goes to the ledger, one of another
+    tag is counted; one without a date passes the date filters.
+    Raises SourceError, naming the line, for what is not such an object, a key that looks like a slip of one that is
+    missing, or a question_id that comes twice.
     """
     path = Path(path)
     rows = QuestionRows()
@@ -59,6 +66,11 @@ class _Line:
             raise SourceError(f"{self.place}: not JSON ({error})") from error
         if not isinstance(self._values, dict):
             raise SourceError(f"{self.place}: not an object but {type(self._values).__name__}")
+        self.unknown = sorted(set(self._values) - KNOWN)
+        for key in self.unknown:
+            near = difflib.get_close_matches(key, KNOWN - set(self._values), 1, SLIP)
+            if near:
+                raise SourceError(f"{self.place}: unknown key {key}; did you mean {near[0]}?")
         missing = [key for key in REQUIRED if self._values.get(key) is None]
         if missing:
             raise SourceError(f"{self.place}: lacks {', '.join(missing)}")
@@ -108,6 +120,8 @@ def _take(line: _Line, wanted: QuestionFilter, rows: QuestionRows, seen: dict[st
         raise SourceError(f"{line.place}: question_id {question_id!r} stands twice")
     seen[question_id] = 1
     rows.count("questions")
+    for key in line.unknown:
+        rows.count(f"with the unknown key {key}")
     tags = line.tags()
     title = " ".join(line.required("title").split())
     body, answer = line.required("body_markdown").strip(), line.required("answer_markdown").strip()
@@ -127,7 +141,7 @@ def _take(line: _Line, wanted: QuestionFilter, rows: QuestionRows, seen: dict[st
         url=line.text("url"),
         author_url=line.text("author_url"),
         answer_author_url=line.text("answer_author_url"),
-        license=line.text("license") or license_at(asked_at),
+        license=line.text("license"),
     )
     closed, duplicate = line.flag("closed"), line.flag("duplicate")
     if not wanted.wants_tags(tags):

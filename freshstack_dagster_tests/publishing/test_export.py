@@ -103,3 +103,36 @@ def test_nothing_kept_is_an_error_and_an_unknown_layout_too(lake: Lake, tmp_path
     with pytest.raises(FreshstackError, match="no layout csv"):
         export(load(_built(lake), TOPIC, "2024-10"), "csv", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_folder_that_holds_anything_else_is_left_as_it_was(layout: str, lake: Lake, tmp_path: Path):
+    collection = load(_built(lake), TOPIC, "2024-10")
+    mine = tmp_path / "mine"
+    (mine / "sub").mkdir(parents=True)
+    (mine / "sub" / "thesis.txt").write_text("years of work")
+    with pytest.raises(FreshstackError, match=r"mine: holds sub/thesis\.txt, which is no part of"):
+        export(collection, layout, mine)
+    assert [path.name for path in mine.rglob("*")] == ["sub", "thesis.txt"]
+    assert (mine / "sub" / "thesis.txt").read_text() == "years of work"
+
+
+def test_an_earlier_export_is_replaced_also_where_one_stands(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    collection = load(_built(lake), TOPIC, "2024-10")
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    first = export(collection, "beir", Path())
+    (tmp_path / "out" / "corpus.jsonl").write_text("old")
+    assert export(collection, "beir", Path()) == first
+    assert (tmp_path / "out" / "corpus.jsonl").read_text() != "old"
+    assert sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file()) == sorted(first)
+
+
+def test_trec_documents_have_the_ids_of_the_qrels(lake: Lake, tmp_path: Path):
+    export(load(_built(lake), TOPIC, "2024-10"), "trec", tmp_path / "out")
+    documents = [json.loads(line) for line in (tmp_path / "out" / "corpus.jsonl").read_text().splitlines()]
+    judged = {line.split()[2] for line in (tmp_path / "out" / "qrels.txt").read_text().splitlines()}
+    assert judged <= {document["id"] for document in documents}
+    assert {document["contents"] for document in documents} == {"text"}

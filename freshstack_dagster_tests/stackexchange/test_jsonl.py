@@ -39,7 +39,7 @@ def test_optional_columns_and_defaults(tmp_path):
     assert (first["question_id"], first["title"], first["body_text"]) == ("7", "A title", "body")
     assert first["license"] is None and first["answer_id"] is None and first["asked_at"] is None
     assert second["asked_at"] == datetime(2024, 2, 3, 4, 5, 6, tzinfo=UTC)
-    assert (second["license"], second["answer_id"], second["url"]) == ("CC BY-SA 4.0", "8", "https://x")
+    assert (second["license"], second["answer_id"], second["url"]) == (None, "8", "https://x")
     assert first["content_hash"] == second["content_hash"]
 
 
@@ -75,6 +75,9 @@ def test_ledger(tmp_path):
         ("{", "not JSON"),
         ("[1]", "not an object but list"),
         ({"question_id": "1", "title": "t"}, "lacks body_markdown, answer_markdown, tags"),
+        ({**ONE, "asked": "2024-01-01"}, "unknown key asked; did you mean asked_at?"),
+        ({**ONE, "licence": "MIT"}, "unknown key licence; did you mean license?"),
+        ({"question_id": "1", "titel": "t"}, "unknown key titel; did you mean title?"),
         ({**ONE, "question_id": 1, "tags": "a"}, "tags is not a list"),
         ({**ONE, "question_id": 1, "title": ["a"]}, "title is not text"),
         ({**ONE, "question_id": 1, "score": "4"}, "score is not a whole number"),
@@ -86,6 +89,12 @@ def test_ledger(tmp_path):
 def test_errors_name_the_line(tmp_path, line, message):
     with pytest.raises(SourceError, match=rf"^\S*q\.jsonl, line 3: [^\n]*{message}[^\n]*$"):
         load_jsonl(write(tmp_path / "q.jsonl", ONE, "", line), EVERY)
+
+
+def test_other_keys_are_counted(tmp_path):
+    path = write(tmp_path / "q.jsonl", {**ONE, "views": 3}, {**ONE, "question_id": 8, "views": 4, "team": "x"})
+    counts = load_jsonl(path, EVERY).counts
+    assert (counts["with the unknown key views"], counts["with the unknown key team"]) == (2, 1)
 
 
 def test_a_missing_file(tmp_path):
