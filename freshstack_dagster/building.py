@@ -89,21 +89,25 @@ def build(
     instance: dg.DagsterInstance,
     drift: bool = True,
     say: Callable[[str], None] = lambda line: None,
-) -> None:
+) -> int:
     """Materialise a topic's questions and nuggets, each snapshot, and (with `drift`) the comparison and the report.
 
-    Raises FreshstackError with the failed asset's own line; tables that stood before still stand.
+    Returns how many runs that took: none for what did not change. Raises FreshstackError with the failed asset's own
+    line; tables that stood before still stand.
     """
     _check_names(topic, snapshots)
     for run_id in reap(instance, builds_only=True):
         say(f"{topic}: ended run {run_id[:8]} of a build that was killed")
     definitions = build_definitions(places)
     project = Project(root=str(places.root))
+    launched = 0
 
     def run(what: str, job: str, groups: Sequence[str], snapshot: str | None = None) -> None:
         if _is_current(project, topic, snapshot, groups):
             say(f"{what}: unchanged")
             return
+        nonlocal launched
+        launched += 1
         say(what)
         _run(definitions, job, multi_key(topic, snapshot) if snapshot else topic, instance)
 
@@ -114,6 +118,7 @@ def build(
     if drift:
         run(f"{topic}: drift and report", compare_snapshots.name, DRIFT_GROUPS)
     project.lake.ensure_catalogue()
+    return launched
 
 
 def _is_current(project: Project, topic: str, snapshot: str | None, groups: Sequence[str]) -> bool:
@@ -148,6 +153,9 @@ def _run(definitions: dg.Definitions, job: str, key: str, instance: dg.DagsterIn
 
 
 def _first_failure(result: dg.ExecuteInProcessResult) -> str:
+    for check in result.get_asset_check_evaluations():
+        if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
+            return f"{check.asset_key.to_user_string()}: the check {check.check_name} failed: {check.description}"
     for event in result.get_step_failure_events():
         data = event.step_failure_data
         if data.user_failure_data is not None and data.user_failure_data.description:

@@ -35,7 +35,10 @@ RULES = [
         "questions",
         "questions_found",
         "The source holds at least one question of the topic with its accepted answer.",
-        "select 'no question' as fault where not exists (select 1 from questions where topic = $topic)",
+        "select 'no question is kept; left out: ' || coalesce((select string_agg(reason || ' ' || posts, ', ' order by "
+        "reason) from (select reason, count(*) as posts from question_ledger where topic = $topic group by reason)), "
+        "'none') || '; whatever else the source holds bears none of the tags' as fault "
+        "where not exists (select 1 from questions where topic = $topic)",
     ),
     Rule(
         "nuggets",
@@ -163,10 +166,15 @@ def _check(rule: Rule) -> dg.AssetChecksDefinition:
 
 
 def _result(faults: pl.DataFrame, *, warn: bool = False, **metadata: Any) -> dg.AssetCheckResult:
+    told = "no fault"
+    if not faults.is_empty():
+        row = faults.row(0, named=True)
+        told = row["fault"] if list(row) == ["fault"] else ", ".join(f"{name} {value}" for name, value in row.items())
+        told += f" and {faults.height - 1:,} more" if faults.height > 1 else ""
     return dg.AssetCheckResult(
         passed=faults.is_empty(),
         severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
-        description="no fault" if faults.is_empty() else f"{faults.height:,} rows break the rule",
+        description=told,
         metadata={
             "faults": faults.height,
             **({} if faults.is_empty() else {"first": dg.MetadataValue.md(markdown_table(faults.head(SHOWN)))}),

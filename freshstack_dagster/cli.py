@@ -13,10 +13,11 @@ from typing import Any
 import click
 import polars as pl
 
-from freshstack_dagster import __version__
+from freshstack_dagster import __version__, console
+from freshstack_dagster.console import print_frame
 from freshstack_dagster.errors import FreshstackError, SettingsError
 from freshstack_dagster.lake import Lake, connect
-from freshstack_dagster.settings import Topic, load_topic, load_topics, places
+from freshstack_dagster.settings import Places, Topic, load_topic, load_topics, places
 
 SAMPLE = "sample"
 SAMPLE_SNAPSHOTS = ("2024-10", "2025-10")
@@ -57,24 +58,15 @@ def init() -> None:
 @click.argument("snapshots", nargs=-1, required=True)
 @click.option("--drift/--no-drift", default=True, help="Compare the topic's snapshots afterwards and write its report.")
 def build(topic: str, snapshots: tuple[str, ...], drift: bool) -> None:
-    """Build TOPIC at each of SNAPSHOTS (months such as 2024-10), with questions and nuggets."""
+    """Build TOPIC at each of SNAPSHOTS (months such as 2024-10), and print what comes out."""
     _build(topic, snapshots, drift)
 
 
 @main.command()
 def demo() -> None:
     """Build the bundled sample topic for two months and print what comes out."""
-    started = time.perf_counter()
     _build(SAMPLE, SAMPLE_SNAPSHOTS, drift=True)
-    where = places()
-    lake = Lake(where.lake)
-    _print_outcomes(lake)
-    _print_retrieval(lake)
-    _print_drift(lake)
-    _warn_of_heuristic(load_topic(where.topics / f"{SAMPLE}.yaml"))
-    click.echo(f"\nBuilt in {time.perf_counter() - started:.0f} s. What next:")
-    click.echo(f"  report   {where.reports / f'{SAMPLE}.html'}")
-    click.echo("  UI       .venv/bin/dagster dev   (http://127.0.0.1:3000)")
+    click.echo("  UI       make ui   (http://127.0.0.1:3000)")
     click.echo('  SQL      .venv/bin/freshstack-dagster sql "select * from support_drift"')
 
 
@@ -96,11 +88,8 @@ def estimate(topic: str, snapshot: str) -> None:
     from freshstack_dagster.estimate import estimate_build
 
     where = places()
-    path = where.topics / f"{topic}.yaml"
-    if not path.exists():
-        raise SettingsError(f"no topic {topic}; there are {', '.join(load_topics(where.topics))}")
-    found = estimate_build(where, load_topic(path), snapshot, say=lambda line: click.echo(f"  {line}", err=True))
-    _print_frame(found.printed(), f"{topic} {snapshot}: what is not in the cache")
+    found = estimate_build(where, _topic(where, topic), snapshot, say=lambda line: click.echo(f"  {line}", err=True))
+    print_frame(found.printed(), f"{topic} {snapshot}: what is not in the cache")
     click.echo()
     for line in found.summary():
         click.echo(line)
@@ -111,29 +100,34 @@ def estimate(topic: str, snapshot: str) -> None:
 @click.option("--topic", required=True, help="Topic whose qrels to score on.")
 @click.option("--snapshot", required=True, help="Month of the qrels, such as 2024-10.")
 @click.option("--missing", type=click.Choice(["error", "zero"]), default="error", help="A question without a ranking.")
-def score(run: Path, topic: str, snapshot: str, missing: str) -> None:
+@click.option("--measures", help="Measures at any depth, such as 'alpha_ndcg@20 p@5'; by default the table's seven.")
+def score(run: Path, topic: str, snapshot: str, missing: str, measures: str | None) -> None:
     """Score RUN (a TREC run or a Parquet file with question_id, doc_id, score) and print the table."""
+    from freshstack_dagster.evaluation.measures import DEFAULT
     from freshstack_dagster.evaluation.results import retrieval_results
-    from freshstack_dagster.evaluation.runs import check_run, read_run
+    from freshstack_dagster.evaluation.runs import read_checked
     from freshstack_dagster.tables import TABLES
 
-    lake = Lake(places().lake)
+    where = places()
+    lake = Lake(where.lake)
+    _require_built(lake, _topic(where, topic), snapshot)
     qrels = lake.read("qrels", topic, snapshot)
     if not qrels.height:
         raise FreshstackError(f"the qrels of {topic} {snapshot} are empty: no question was kept, so nothing is scored")
     outcomes = lake.read("question_outcomes", topic, snapshot)
     documents = lake.scan("chunks", topic, snapshot).select("doc_id").collect()["doc_id"]
-    ranking = check_run(read_run(run), documents, outcomes["question_id"])
+    ranking = read_checked(run, documents, outcomes["question_id"])
     # As the table retrieval_results scores a submitted run, so that both show the same figures.
     results = retrieval_results(
         TABLES["runs"].empty(),
         qrels,
         lake.read("judgments", topic, snapshot),
         {run.name: ranking},
+        measures.replace(",", " ").split() if measures else DEFAULT,
         missing="zero" if missing == "zero" else "error",
     )
     means = results.filter(pl.col("question_id") == "all").select("measure", "value", "lower", "upper", "holes")
-    _print_frame(means, f"{run.name} on {topic} {snapshot}: {qrels['question_id'].n_unique()} questions")
+    print_frame(means, f"{run.name} on {topic} {snapshot}: {qrels['question_id'].n_unique()} questions")
     kinds = qrels["judge_kind"].unique().to_list()
     if kinds == ["heuristic"]:
         click.secho("judged by the heuristic, not by a model or a person: no benchmark result", fg="yellow", err=True)
@@ -150,7 +144,9 @@ def export(topic: str, snapshot: str, layout: str, folder: Path | None) -> None:
     from freshstack_dagster.publishing.export import load
 
     where = places()
-    collection = load(Lake(where.lake), load_topic(where.topics / f"{topic}.yaml"), snapshot)
+    lake, described = Lake(where.lake), _topic(where, topic)
+    _require_built(lake, described, snapshot)
+    collection = load(lake, described, snapshot)
     for path in write(collection, layout, folder or where.data / "exports" / topic / snapshot / layout):
         click.echo(f"{path.stat().st_size:12,}  {path}")
 
@@ -159,7 +155,7 @@ def export(topic: str, snapshot: str, layout: str, folder: Path | None) -> None:
 @click.argument("query")
 @click.option("--csv", is_flag=True, help="Print comma-separated values.")
 def sql(query: str, csv: bool) -> None:
-    """Ask the catalogue of tables a question in SQL."""
+    """Ask the catalogue of tables a question in SQL. Long cells are cut; --csv prints them whole."""
     import duckdb
 
     with connect(places().catalogue) as connection:
@@ -171,7 +167,7 @@ def sql(query: str, csv: bool) -> None:
     if csv:
         click.echo(frame.write_csv(), nl=False)
     else:
-        _print_frame(frame, None)
+        print_frame(frame)
 
 
 @main.command()
@@ -258,14 +254,40 @@ def _doctor_checks(where: Any) -> dict[str, Callable[[], str]]:
     }
 
 
-def _build(topic: str, snapshots: tuple[str, ...], drift: bool) -> None:
+def _topic(where: Places, name: str) -> Topic:
+    path = where.topics / f"{name}.yaml"
+    if not path.exists():
+        raise SettingsError(f"no topic {name}; there are {', '.join(load_topics(where.topics))}")
+    return load_topic(path)
+
+
+def _require_built(lake: Lake, topic: Topic, snapshot: str) -> None:
+    built = lake.snapshots("question_outcomes", topic.name)
+    if snapshot not in built:
+        raise FreshstackError(
+            f"{topic.name} is not built at {snapshot} but at {', '.join(built) or 'no snapshot'}; "
+            f"`freshstack-dagster build {topic.name} {snapshot}` does"
+        )
+
+
+def _build(name: str, snapshots: tuple[str, ...], drift: bool) -> None:
     from freshstack_dagster.building import build as build_in_process
     from freshstack_dagster.building import open_instance, prepare_instance
 
+    started, where = time.perf_counter(), places()
     _show_progress()
-    with open_instance(places()) as instance:
+    with open_instance(where) as instance:
         prepare_instance(instance)
-        build_in_process(places(), topic, snapshots, instance=instance, drift=drift, say=_say)
+        launched = build_in_process(where, name, snapshots, instance=instance, drift=drift, say=_say)
+    lake, topic = Lake(where.lake), load_topic(where.topics / f"{name}.yaml")
+    console.print_results(lake, topic)
+    if drift:
+        console.print_drift(lake, topic)
+    console.warn_of_heuristic(topic)
+    took = f"in {time.perf_counter() - started:.0f} s"
+    click.echo(f"\nBuilt {took}." if launched else f"\nNothing had changed, nothing was built; looked through {took}.")
+    if drift:
+        click.echo(f"  report   {where.reports / f'{name}.html'}")
 
 
 def _say(line: str) -> None:
@@ -282,67 +304,6 @@ def _show_progress() -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-
-
-def _print_frame(frame: pl.DataFrame, title: str | None) -> None:
-    if title:
-        click.secho(f"\n{title}", bold=True)
-    with pl.Config(
-        tbl_rows=-1,
-        tbl_cols=-1,
-        tbl_width_chars=160,
-        fmt_str_lengths=60,
-        float_precision=3,
-        tbl_hide_dataframe_shape=True,
-        tbl_hide_column_data_types=True,
-        tbl_formatting="ASCII_MARKDOWN",
-    ):
-        click.echo(str(frame))
-
-
-def _print_outcomes(lake: Lake) -> None:
-    rows = []
-    for snapshot in lake.snapshots("question_outcomes", SAMPLE):
-        outcomes = lake.read("question_outcomes", SAMPLE, snapshot)
-        counts = dict(outcomes.group_by("outcome").len().iter_rows())
-        rows.append({"snapshot": snapshot, "questions": outcomes.height, **counts})
-    _print_frame(pl.from_dicts(rows, infer_schema_length=None).fill_null(0), "Questions, by outcome")
-
-
-def _print_retrieval(lake: Lake) -> None:
-    frames = []
-    for snapshot in lake.snapshots("retrieval_results", SAMPLE):
-        means = lake.read("retrieval_results", SAMPLE, snapshot).filter(pl.col("question_id") == "all")
-        means = means.filter(pl.col("measure").is_in(["alpha_ndcg@10", "coverage@20", "recall@50"]))
-        frames.append(means.select("system", pl.lit(snapshot).alias("snapshot"), "measure", "value"))
-    table = pl.concat(frames).pivot("measure", index=["system", "snapshot"], values="value").sort("system", "snapshot")
-    _print_frame(table, "Retrieval with the question alone")
-
-
-def _print_drift(lake: Lake) -> None:
-    drift = lake.read("support_drift", SAMPLE)
-    questions = drift.unique(["question_id", "snapshot"]).group_by("snapshot", "question_support").len("questions")
-    table = questions.pivot("question_support", index="snapshot", values="questions").fill_null(0).sort("snapshot")
-    _print_frame(table, "Questions, by support of their nuggets")
-    lineage = lake.read("chunk_lineage", SAMPLE).group_by("snapshot", "outcome").len("supporting chunks")
-    _print_frame(lineage.sort("snapshot", "outcome"), "What became of the baseline's supporting chunks")
-    shift = lake.read("repository_shift", SAMPLE)
-    _print_frame(
-        shift.select("snapshot", "repository", "documents", "supporting", "supporting_share"), "Support, by repository"
-    )
-    correlation = lake.read("ranking_correlation", SAMPLE).select(
-        "measure", "snapshot_a", "snapshot_b", "systems", "tau_b"
-    )
-    _print_frame(correlation, "Agreement of rankings between snapshots (Kendall's tau-b)")
-
-
-def _warn_of_heuristic(topic: Topic) -> None:
-    if topic.roles.judge.provider == "heuristic":
-        click.secho(
-            "\nNuggets and judgments were made by the embedded heuristic: it shows that the pipeline runs and is no "
-            "judge. Set model roles in the topic file for a benchmark.",
-            fg="yellow",
-        )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -110,11 +111,21 @@ def test_score_skips_blank_lines_and_reads_parquet_alike(root: Path) -> None:
     assert printed(plain) == printed(blank) == printed(run("score", str(root / "c.parquet"), *GIVEN))
 
 
+def test_score_takes_measures_at_any_depth(root: Path) -> None:
+    path = str(trec(root / "mine.run", IDS, [DOCS[1], DOCS[9], DOCS[0], DOCS[2]]))
+    table = printed(run("score", path, *GIVEN, "--measures", "alpha_ndcg@3, p@2 rr@10"))
+    assert list(table) == ["alpha_ndcg@3", "mrr@10", "precision@2"]
+    assert table["mrr@10"] == printed(run("score", path, *GIVEN))["mrr@10"]
+    assert "'accuracy@3' is not known; known are alpha_ndcg@k" in refused(
+        "score", path, *GIVEN, "--measures", "accuracy@3"
+    )
+
+
 def test_score_refuses_ids_that_the_snapshot_lacks(root: Path) -> None:
     line = refused("score", str(trec(root / "a.run", IDS, [DOCS[0], "docs/none.md_0_1"])), *GIVEN)
-    assert line == "error: the run has 1 doc_ids that chunks lack: docs/none.md_0_1"
+    assert line == f"error: {root / 'a.run'}: the run has 1 doc_ids that chunks lack: docs/none.md_0_1"
     line = refused("score", str(trec(root / "a.run", [*IDS, "q77"], DOCS[:2])), *GIVEN)
-    assert line == "error: the run has 1 question_ids that questions lack: q77"
+    assert line == f"error: {root / 'a.run'}: the run has 1 question_ids that questions lack: q77"
 
 
 def test_a_missing_question_is_an_error_or_zero(root: Path) -> None:
@@ -144,11 +155,30 @@ def test_a_run_that_cannot_be_read_names_file_and_line(root: Path, text: str, me
 
 def test_score_names_what_was_never_built(root: Path) -> None:
     path = str(trec(root / "a.run", IDS, DOCS[:1]))
-    assert "table qrels has no partition" in refused("score", path, "--topic", TOPIC, "--snapshot", "2025-10")
-    assert "table qrels has no partition" in refused("score", path, "--topic", "none", "--snapshot", SNAPSHOT)
+    line = refused("score", path, "--topic", TOPIC, "--snapshot", "2025-10")
+    assert line.startswith(f"error: {TOPIC} is not built at 2025-10 but at {SNAPSHOT}; `freshstack-dagster build")
+    assert (
+        refused("score", path, "--topic", "none", "--snapshot", SNAPSHOT) == f"error: no topic none; there are {TOPIC}"
+    )
     assert run("score", str(root / "none.run"), *GIVEN).exit_code == 2
     Lake(root / "data" / "lake").write("qrels", TABLES["qrels"].empty(), topic=TOPIC, snapshot=SNAPSHOT)
     assert "no question was kept" in refused("score", path, *GIVEN)
+
+
+def test_a_build_says_why_no_question_was_found(root: Path) -> None:
+    lines = [
+        {"question_id": str(n), "title": "How?", "body_markdown": "b", "answer_markdown": answer, "tags": tags}
+        for n, (answer, tags) in enumerate([("", ["mine"]), ("So.", ["other"])])
+    ]
+    (root / "data" / "q.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    topic = root / "data" / "topics" / f"{TOPIC}.yaml"
+    topic.write_text(topic.read_text() + "tags: [mine]\nquestions: {kind: jsonl, path: data/q.jsonl}\n")
+    result = run("build", TOPIC, SNAPSHOT)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == (
+        "error: questions: the check questions_found failed: no question is kept; left out: no accepted answer 1; "
+        "whatever else the source holds bears none of the tags"
+    )
 
 
 def test_sql_prints_a_table_or_csv(root: Path) -> None:

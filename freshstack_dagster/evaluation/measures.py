@@ -264,7 +264,7 @@ class _Ranking:
         which = f"run {' '.join(map(str, self.systems.row(system)))}" if by else "the run"
         raise EvaluationError(
             f"{which} lacks {len(names)} of {len(self.qrels.questions)} questions of the qrels: {_some(names)}; "
-            "rank them, or ask for them to be scored 0 (missing='zero')"
+            "rank them, or ask for them to be scored 0 (missing='zero', `--missing zero`)"
         )
 
     def _order(self, rows: pl.DataFrame, group: Codes, depth: int) -> None:

@@ -109,12 +109,19 @@ def read_submitted(
             raise EvaluationError(f"{path}: not known as a run; its name should end in one of {', '.join(_ENDINGS)}")
         if name in runs:
             raise EvaluationError(f"{path}: another run is called {name} too; rename one")
-        try:
-            runs[name] = check_run(read_run(path), documents, outcomes["question_id"])
-        except EvaluationError as error:
-            message = str(error)
-            raise EvaluationError(message if str(path) in message else f"{path}: {message}") from error
+        runs[name] = read_checked(path, documents, outcomes["question_id"])
     return runs
+
+
+def read_checked(
+    path: Path, doc_ids: Collection[str] | pl.Series, question_ids: Collection[str] | pl.Series
+) -> pl.DataFrame:
+    """Read a run as `read_run` does and refuse it as `check_run` does; the error names the file."""
+    run = read_run(path)
+    try:
+        return check_run(run, doc_ids, question_ids)
+    except EvaluationError as error:
+        raise EvaluationError(f"{path}: {error}") from error
 
 
 def check_run(

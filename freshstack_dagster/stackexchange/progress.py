@@ -28,9 +28,9 @@ class Progress:
 
     def __str__(self) -> str:
         left = "unknown time" if self.seconds_left is None else _duration(self.seconds_left)
-        return (
-            f"{self.stage}: {self.done / 1e9:.2f} of {self.total / 1e9:.2f} GB, {self.rate / 1e6:.0f} MB/s, {left} left"
-        )
+        unit, size = ("GB", 1e9) if self.total >= 1e8 else ("MB", 1e6)
+        done = f"{self.done / size:.2f} of {self.total / size:.2f} {unit}"
+        return f"{self.stage}: {done}, {self.rate / 1e6:.0f} MB/s, {left} left"
 
 
 ProgressCallback = Callable[[Progress], None]
