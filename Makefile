@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 
 ui: $(VENV)/.installed
 	$(BIN)/freshstack-dagster init
-	$(BIN)/dagster dev
+	DAGSTER_HOME=$(CURDIR) PYTHONWARNINGS='ignore:Function `dev_command`' $(BIN)/dagster dev
 
 test: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
