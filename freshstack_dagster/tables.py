@@ -623,7 +623,7 @@ _ALL = [
             "questions_high": (NUMBER, "95% bootstrap interval over questions, high end", True),
             "systems_low": (NUMBER, "95% bootstrap interval over systems, low end", True),
             "systems_high": (NUMBER, "95% bootstrap interval over systems, high end", True),
-            "rbo": (NUMBER, "rank-biased overlap, top-weighted agreement", True),
+            "rbo": (NUMBER, "rank-biased overlap, top-weighted agreement, null where tau_b is", True),
             "judge_kind": _JUDGE_KIND,
         },
     ),

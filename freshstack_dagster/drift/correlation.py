@@ -38,7 +38,10 @@ class Agreement:
 
 
 def agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> Agreement:
-    """Agreement of two lists of scores, higher is better, a system at the same place in both."""
+    """Agreement of two lists of scores, higher is better, a system at the same place in both.
+
+    Where one list is all tied it ranks nothing: then there is no tau-b and no overlap, only the bounds of the ties.
+    """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if len(a) < 2:
         return Agreement(None, None, None, None)
@@ -47,9 +50,8 @@ def agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> Agreement:
     pairs = sign_a.shape[-1]
     balance = float((sign_a * sign_b).sum())
     tied = float(((sign_a == 0) | (sign_b == 0)).sum())
-    return Agreement(
-        None if np.isnan(tau) else float(tau), (balance - tied) / pairs, (balance + tied) / pairs, _rbo(a, b)
-    )
+    low, high = (balance - tied) / pairs, (balance + tied) / pairs
+    return Agreement(None, low, high, None) if np.isnan(tau) else Agreement(float(tau), low, high, _rbo(a, b))
 
 
 def kendall_tau_b(first: Floats, second: Floats) -> Floats:

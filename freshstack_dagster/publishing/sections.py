@@ -465,7 +465,7 @@ def _decomposition(tables: TopicTables) -> Section | None:
     measured = decomposition.filter((pl.col("outcome") == "measured") & pl.col("measure").is_in(HEADLINE))
     # Of many months the last stands for the corpus.
     months = measured.filter(pl.col("factor") == "corpus")["variation"].max()
-    shown = measured.filter((pl.col("factor") != "corpus") | (pl.col("variation") == months))
+    shown = measured.filter((pl.col("factor") != "corpus") | pl.col("variation").eq_missing(pl.lit(months)))
     first = shown.filter(pl.col("measure") == HEADLINE[0])
     parts = []
     if first.height:
@@ -485,7 +485,8 @@ def _decomposition(tables: TopicTables) -> Section | None:
         title = f"Effect on {HEADLINE[0]}, mean over systems"
         parts.append(figure(plots.intervals(title, changes, low=-most, high=most)))
         title = f"Effect on rankings by {HEADLINE[0]} (tau-b, interval over questions)"
-        parts.append(figure(plots.intervals(title, taus)))
+        if taus:
+            parts.append(figure(plots.intervals(title, taus)))
     for measure in HEADLINE:
         rows = shown.filter(pl.col("measure") == measure).sort("factor", "variation").to_dicts()
         if rows:
