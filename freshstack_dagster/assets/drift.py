@@ -47,8 +47,14 @@ def follow_support(stage: Stage) -> Built:
     """For each nugget its supporting chunks in each snapshot, and whether the question is still fully supported."""
     from freshstack_dagster.drift.support import support_drift
 
-    baseline = _baseline(stage, "judgments")
-    drift = support_drift(stage.read("nuggets"), _all_judgments(stage), baseline=baseline)
+    baseline, judgments = _baseline(stage, "judgments"), _all_judgments(stage)
+    unretrieved = {
+        snapshot: set(outcomes.filter(pl.col("outcome") == "no_support")["question_id"])
+        - set(judgments[snapshot]["question_id"])
+        for snapshot, outcomes in stage.read_all("question_outcomes").items()
+        if snapshot in judgments
+    }
+    drift = support_drift(stage.read("nuggets"), judgments, baseline=baseline, unretrieved=unretrieved)
     questions = drift.unique(["question_id", "snapshot"])
     support = questions.group_by("snapshot", "question_support").len("questions").sort("snapshot", "question_support")
     lost = drift.filter(pl.col("change_from_baseline") == "lost")

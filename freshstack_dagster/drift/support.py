@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import polars as pl
 
 from freshstack_dagster.tables import TABLES
 
 
-def support_drift(nuggets: pl.DataFrame, judgments: Mapping[str, pl.DataFrame], *, baseline: str) -> pl.DataFrame:
+def support_drift(
+    nuggets: pl.DataFrame,
+    judgments: Mapping[str, pl.DataFrame],
+    *,
+    baseline: str,
+    unretrieved: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> pl.DataFrame:
     """Follow the support of each nugget over the snapshots.
 
-    In: the table `nuggets`; the table `judgments` by snapshot; the baseline's month. Out: the table `support_drift`, a
-    row for each nugget and snapshot in which its question was pooled.
+    In: the table `nuggets`; the table `judgments` by snapshot; the baseline's month; by snapshot the questions for
+    which nothing was retrieved, so that nothing was judged and nothing supports them. Out: the table `support_drift`, a
+    row for each nugget and snapshot in which its question was asked.
 
     A nugget is supported if any chunk supports it. Without support it is unsupported only if no verdict on it is an
     error: an error is unjudged, and so is then the nugget. A question with an unjudged nugget is `not_judged`.
     """
-    by_snapshot = [_support(nuggets, frame, snapshot) for snapshot, frame in sorted(judgments.items())]
+    by_snapshot = [
+        _support(nuggets, frame, snapshot, list(unretrieved.get(snapshot, ())))
+        for snapshot, frame in sorted(judgments.items())
+    ]
     if not by_snapshot:
         return TABLES["support_drift"].empty()
     support = pl.concat(by_snapshot).sort("nugget_id", "snapshot")
@@ -34,8 +45,8 @@ def support_drift(nuggets: pl.DataFrame, judgments: Mapping[str, pl.DataFrame], 
     )
 
 
-def _support(nuggets: pl.DataFrame, judgments: pl.DataFrame, snapshot: str) -> pl.DataFrame:
-    """Support of each nugget whose question has judgments in the snapshot."""
+def _support(nuggets: pl.DataFrame, judgments: pl.DataFrame, snapshot: str, unretrieved: list[str]) -> pl.DataFrame:
+    """Support of each nugget whose question has judgments in the snapshot, or found nothing to judge."""
     supported = pl.col("verdict") == "supported"
     repository = pl.col("doc_id").str.split("/").list.first()
     verdicts = judgments.group_by("nugget_id").agg(
@@ -44,13 +55,15 @@ def _support(nuggets: pl.DataFrame, judgments: pl.DataFrame, snapshot: str) -> p
         errors=(pl.col("verdict") == "error").sum(),
         judge_kind=pl.col("judge_kind").unique().sort().str.join(" + "),
     )
-    unknown = pl.col("errors").is_null() | ((pl.col("supporting_chunks") == 0) & (pl.col("errors") > 0))
-    kind = " + ".join(sorted(judgments["judge_kind"].unique()))
-    asked = judgments.select("question_id").unique()
+    nothing = pl.col("question_id").is_in(unretrieved)
+    unknown = ~nothing & (pl.col("errors").is_null() | ((pl.col("supporting_chunks") == 0) & (pl.col("errors") > 0)))
+    kind = " + ".join(sorted(judgments["judge_kind"].unique())) or "none"
+    asked = judgments["question_id"].unique().to_list()
     return (
         nuggets.select("question_id", "nugget_id")
-        .join(asked, on="question_id", how="semi")
+        .filter(nothing | pl.col("question_id").is_in(asked))
         .join(verdicts, on="nugget_id", how="left")
+        .with_columns(supporting_chunks=pl.when(nothing).then(0).otherwise("supporting_chunks"))
         .select(
             "question_id",
             "nugget_id",

@@ -21,20 +21,22 @@ def build_qrels(
     judge: str | None = None,
     doc_ids: Collection[str] | pl.Series | None = None,
     keep_partial: bool = False,
+    unretrieved: Collection[str] = (),
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Turn verdicts into the tables `qrels` and `question_outcomes`.
 
     `judgments` and `nuggets` are the tables of those names, `questions` the questions of the snapshot (question_id).
     Where judgments come from several judges, `judge` names the one that counts, or is `majority`: a pair is supported
     or not as more than half of its judges say, and unjudged when they are split. `doc_ids`, where given, are the
-    snapshot's chunks.
+    snapshot's chunks. `unretrieved` are questions for which no retriever found anything: their pool is empty, and no
+    chunk supports them.
 
     An error is unjudged: it makes no row, and it never decides a question. A nugget is supported if a chunk supports
     it, unsupported if every one of its verdicts says so, and otherwise open. A question's outcome is
 
     - `kept`: every nugget is supported (with `keep_partial`: at least one is);
     - `partial_support`: some are, and some are unsupported;
-    - `no_support`: all its nuggets are unsupported;
+    - `no_support`: all its nuggets are unsupported, or nothing was retrieved for it;
     - `not_judged`: it has no nuggets, or open ones leave undecided which of these it is.
 
     Both filters of section 4 apply: only kept questions have rows in `qrels`. `keep_partial` leaves the second one out,
@@ -47,7 +49,8 @@ def build_qrels(
     verdicts = judgments.join(asked, on="question_id", how="semi")
     _refuse_unknown_nuggets(verdicts, nuggets)
     pairs = _pairs(_of_judge(verdicts, judge))
-    outcomes = _outcomes(pairs, nuggets.join(asked, on="question_id", how="semi"), asked, keep_partial)
+    of_asked = nuggets.join(asked, on="question_id", how="semi")
+    outcomes = _outcomes(pairs, of_asked, asked, keep_partial, frozenset(unretrieved))
     kept = outcomes.filter(pl.col("outcome") == "kept")
     qrels = (
         pairs.filter(pl.col("relevance").is_not_null())
@@ -82,7 +85,9 @@ def _pairs(verdicts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _outcomes(pairs: pl.DataFrame, nuggets: pl.DataFrame, asked: pl.DataFrame, keep_partial: bool) -> pl.DataFrame:
+def _outcomes(
+    pairs: pl.DataFrame, nuggets: pl.DataFrame, asked: pl.DataFrame, keep_partial: bool, unretrieved: frozenset[str]
+) -> pl.DataFrame:
     by_nugget = pairs.group_by("nugget_id").agg(
         supported=(pl.col("relevance") == 1).any(),
         unsupported=(pl.col("relevance") == 0).all() & pl.col("relevance").is_not_null().all(),
@@ -113,7 +118,7 @@ def _outcomes(pairs: pl.DataFrame, nuggets: pl.DataFrame, asked: pl.DataFrame, k
         .then(pl.lit("not_judged"))
         .when((some == all_of) | ((some > 0) & keep_partial))
         .then(pl.lit("kept"))
-        .when(pl.col("unsupported") == all_of)
+        .when((pl.col("unsupported") == all_of) | pl.col("question_id").is_in(list(unretrieved)))
         .then(pl.lit("no_support"))
         .when((some > 0) & (pl.col("unsupported") > 0))
         .then(pl.lit("partial_support"))

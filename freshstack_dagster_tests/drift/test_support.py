@@ -8,7 +8,7 @@ NUGGETS = pl.DataFrame({"question_id": ["1", "1", "2"], "nugget_id": ["1_0", "1_
 
 
 def _judgments(*rows: tuple[str, str, str]) -> pl.DataFrame:
-    frame = pl.DataFrame(rows, schema=["nugget_id", "doc_id", "verdict"], orient="row")
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(["nugget_id", "doc_id", "verdict"], pl.String()), orient="row")
     return frame.with_columns(question_id=pl.col("nugget_id").str.split("_").list.first(), judge_kind=pl.lit("llm"))
 
 
@@ -29,6 +29,16 @@ def test_a_lost_nugget_makes_its_question_partly_supported():
         ("1_0", "2025-10"): "partly",
         ("1_1", "2025-10"): "partly",
     }
+
+
+def test_a_question_for_which_nothing_is_retrieved_any_more_lost_its_support():
+    before = _judgments(("2_0", "lib/a_0_9", "supported"))
+    months = {"2024-10": before, "2025-10": _judgments()}
+    rows = _by_key(support_drift(NUGGETS, months, baseline="2024-10", unretrieved={"2025-10": ["2"]}))
+    assert set(rows) == {("2_0", "2024-10"), ("2_0", "2025-10")}
+    row = rows["2_0", "2025-10"]
+    assert (row["supporting_chunks"], row["nugget_supported"], row["supporting_repositories"]) == (0, False, [])
+    assert (row["question_support"], row["change_from_baseline"]) == ("none", "lost")
 
 
 def test_an_error_is_never_a_loss():

@@ -40,6 +40,19 @@ def questions_of(*ids: str) -> pl.DataFrame:
 YES, NO, ERROR = "supported", "unsupported", "error"
 
 
+def test_a_question_for_which_nothing_was_retrieved_has_no_support() -> None:
+    judgments = judgments_of([("kept_0", "a", YES)])
+    nuggets = nuggets_of("kept_0", "lost_0", "open_0")
+    asked = questions_of("kept", "lost", "open", "bare")
+    _, outcomes = build_qrels(judgments, nuggets, asked, unretrieved=["lost", "bare"])
+    assert dict(outcomes.select("question_id", "outcome").iter_rows()) == {
+        "kept": "kept",
+        "lost": "no_support",
+        "open": "not_judged",
+        "bare": "not_judged",
+    }
+
+
 def test_both_filters_of_section_4() -> None:
     judgments = judgments_of(
         [
