@@ -28,6 +28,7 @@ from typing import Any
 from freshstack_dagster.corpus.decode import Document, NotText, decode
 from freshstack_dagster.corpus.languages import grammar_of, language_of, parser_of
 from freshstack_dagster.corpus.notebook import NotANotebook, read_notebook
+from freshstack_dagster.corpus.skeleton import Skeleton, skeleton_of
 from freshstack_dagster.corpus.tokens import count_tokens, head_tokens, token_ends
 
 __all__ = [
@@ -170,17 +171,24 @@ def _cut(cutter: _Cutter, language: str | None, by_grammar: bool) -> tuple[list[
     start, end = cutter.start, cutter.end
     if cutter.fits_whole():
         return [(start, end)], ""
-    reason, tree = "", None
-    if by_grammar:
-        tree, reason = _parse(cutter.utf8, language)
+    if not by_grammar:
+        return cutter.text_pieces(start, end), ""
+    grammar = grammar_of(language)
+    skeleton = skeleton_of(grammar, cutter.utf8) if grammar and len(cutter.utf8) <= MAX_PARSE_BYTES else None
+    if skeleton is not None:
+        tree, _ = _parse(skeleton.utf8, grammar, language)
+        if tree is not None and not tree.root_node.has_error:
+            pieces = cutter.skeleton_pieces(tree.root_node, skeleton)
+            if pieces is not None:
+                return pieces, ""
+    tree, reason = _parse(cutter.utf8, grammar, language)
     if tree is None:
         return cutter.text_pieces(start, end), reason
     return cutter.tree_pieces(tree.root_node), ""
 
 
-def _parse(utf8: bytes, language: str | None) -> tuple[Any, str]:
+def _parse(utf8: bytes, grammar: str | None, language: str | None) -> tuple[Any, str]:
     """A syntax tree, or None and why there is none."""
-    grammar = grammar_of(language)
     if grammar is None:
         return None, f"no grammar for {language}" if language else "no language by this name"
     if len(utf8) > MAX_PARSE_BYTES:
@@ -190,20 +198,24 @@ def _parse(utf8: bytes, language: str | None) -> tuple[Any, str]:
     if grammar in _DEEP_BLOCKS and _DEEP_BLOCKS[grammar].search(utf8):
         return None, f"nested too deep for the grammar {grammar}"
     late = f"the grammar {grammar} took longer than {PARSE_SECONDS} s"
-    stop = time.thread_time() + PARSE_SECONDS
+    stop, clock = time.thread_time() + PARSE_SECONDS, time.perf_counter() + PARSE_SECONDS
+
+    def over() -> bool:
+        # Before the clock says so, the processor's time cannot be over, and the clock costs far less to read.
+        return time.perf_counter() > clock and time.thread_time() > stop
 
     def read(offset: int, _: Any) -> bytes:
         # Handing the text over in pieces costs nothing measurable, and lets a parse be stopped: between two of its
         # steps by the other callback, and here inside a step, since some scanners read a long line again and again.
-        return b"" if time.thread_time() > stop else utf8[offset : offset + READ_BYTES]
+        return b"" if over() else utf8[offset : offset + READ_BYTES]
 
     try:
-        tree = parser_of(grammar).parse(read, progress_callback=lambda _offset, _error: time.thread_time() > stop)
+        tree = parser_of(grammar).parse(read, progress_callback=lambda _offset, _error: over())
     except (LookupError, OSError, ImportError) as error:
         return None, f"the grammar {grammar} cannot be had ({type(error).__name__})"
     except ValueError:
         return None, late
-    if time.thread_time() > stop:
+    if over():
         return None, late
     root = tree.root_node
     broken = sum(child.end_byte - child.start_byte for child in root.children if child.is_error)
@@ -224,6 +236,10 @@ _BLANK = re.compile(rb"[ \t\n\r\x0b\x0c]")
 # Best first; the ideographic ones after all others, so that they never outrank what the reference knows.
 _PUNCTUATION = [mark.encode() for mark in ".?!;,()[]“”‘’'\"`*:—…/\\–&-。！？；，、"]
 _MAX_SEPARATOR_LEVELS = 40
+
+
+class _NotShown(Exception):
+    """A node of a skeleton is to be divided, and its children are not those of the text."""
 
 
 class _Cutter:
@@ -320,19 +336,38 @@ class _Cutter:
 
     # -- cutting by the tree -------------------------------------------------------------------------------------
 
-    def tree_pieces(self, root: Any) -> list[Piece]:
-        """Pieces by the syntax tree, joined inside each node; iterative, since trees can be 100,000 deep."""
+    def skeleton_pieces(self, root: Any, skeleton: Skeleton) -> list[Piece] | None:
+        """Pieces by the tree of a skeleton; None if a node would be divided whose children it does not show."""
+        before = self.fit, self.misfit, self.joined, self.apart
+        try:
+            return self.tree_pieces(root, skeleton)
+        except _NotShown:
+            self.fit, self.misfit, self.joined, self.apart = before
+            return None
+
+    def tree_pieces(self, root: Any, skeleton: Skeleton | None = None) -> list[Piece]:
+        """Pieces by the syntax tree, joined inside each node; iterative, since trees can be 100,000 deep.
+
+        Raises _NotShown if the tree is a skeleton's and its containers do not reach.
+        """
+        original = skeleton.original if skeleton is not None and skeleton.at else None
+        containers = skeleton.containers if skeleton is not None else None
         pieces: list[Slice] = []
         frames: list[tuple[Iterator[Any], int]] = [(iter(root.children), 0)]
         fits = self.limit - self.head - SLACK  # estimates up to here need no second look
         while frames:
             children, base = frames[-1]
             for node in children:
-                piece = self._slice(node.start_byte, node.end_byte, pieces)
+                start, end = node.start_byte, node.end_byte
+                if original is not None:
+                    start, end = original(start), original(end)
+                piece = self._slice(start, end, pieces)
                 estimate = piece[3] - piece[2]
                 if estimate <= fits:
                     self.fit = max(self.fit, estimate + SLACK)
                 elif not self.fits(piece[0], piece[1]):
+                    if containers is not None and node.type not in containers:
+                        raise _NotShown
                     if node.child_count:
                         frames.append((iter(node.children), len(pieces)))
                         break
