@@ -38,32 +38,38 @@ SETTING_OF_VARIANT: dict[str, str] = {
 
 
 class Model(BaseModel):
-    """Base of every settings object: frozen, and an unknown key is an error."""
+    """Base of every settings object: frozen, and an unknown key is an error. What stands below a field describes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Repository(Model):
-    """One repository of a topic's corpus.
-
-    `name` is `owner/name`. Without more it is cloned from GitHub; `url` names another host, `path` a local repository
-    (bare or not), `history` a recipe of dated commits from which a repository is built on the spot. `branch` is the
-    default branch, `branches` overrides it by snapshot, `pins` fixes a commit by snapshot. `include` and `exclude` are
-    globs over paths; `published` in `exclude` stands for what the published corpora leave out.
-    """
+    """One repository of a topic's corpus; `owner/name` alone is enough for one on GitHub."""
 
     name: str
+    """`owner/name`; cloned from GitHub unless `url`, `path` or `history` says otherwise. It heads the documents."""
     alias: str = ""
+    """First part of every `doc_id`, unique in the topic; the repository's own name if not given."""
     url: str | None = None
+    """Where it is cloned from, if not GitHub. Holds no token."""
     path: Path | None = None
+    """A local repository, bare or not."""
     history: Path | None = None
+    """A recipe of dated commits from which a repository is built on the spot, as the sample's are."""
     branch: str | None = None
+    """Its default branch, if not the one that it names itself."""
     branches: dict[str, str] = Field(default_factory=dict)
+    """The default branch by snapshot, for one that was renamed: `{2024-10: 11.x}`."""
     pins: dict[str, str] = Field(default_factory=dict)
+    """A full commit id by snapshot, instead of the last commit before the month's end."""
     formerly: tuple[str, ...] = ()
+    """Names it had before; old documents and mirrors are joined with it."""
     include: tuple[str, ...] = ()
+    """Globs over paths; only files that match one are chunked."""
     exclude: tuple[str, ...] = ("published",)
+    """Globs over paths that are left out; `published` stands for what the published corpora leave out."""
     token_env: str | None = None
+    """Name of the environment variable that holds a token, for a private repository."""
 
     @model_validator(mode="before")
     @classmethod
@@ -93,22 +99,26 @@ class Repository(Model):
 
 
 class QuestionSource(Model):
-    """Where a topic's questions come from.
-
-    `kind`: `dump` (Stack Exchange `Posts.xml` or `.7z`), `jsonl`, `api` (Stack Exchange API) or `collection` (rows of
-    a published FreshStack collection, from a local Parquet or JSONL file or an `hf://` address).
-    `nuggets`: `written` by the topic's model, or the `published` ones of a collection: so a published benchmark is
-    judged again on another month with its own nuggets.
-    """
+    """Where a topic's questions come from, and which of them are taken."""
 
     kind: Literal["dump", "jsonl", "api", "collection"]
+    """`dump` (a Stack Exchange `Posts.xml` or `.7z`), `jsonl`, `api` (Stack Exchange API) or `collection` (rows of a
+    published collection)."""
     path: Path | None = None
+    """The file; for a `collection` also a folder, a pattern or an `hf://` address. Not for `api`."""
     site: str = "stackoverflow.com"
+    """Site of the posts, for their URLs and for the API."""
     min_score: int | None = None
+    """Least votes of a question."""
     exclude_closed: bool = False
+    """Leave out what the community closed."""
     exclude_duplicates: bool = False
+    """Leave out what is marked as a duplicate."""
     max_characters: int | None = None
+    """Most characters of title and body."""
     nuggets: Literal["written", "published"] = "written"
+    """`written` by the topic's model, or the `published` ones of a `collection`: so a published benchmark is judged
+    again on another month."""
 
     @model_validator(mode="after")
     def _check(self) -> QuestionSource:
@@ -120,24 +130,31 @@ class QuestionSource(Model):
 
 
 class Retriever(Model):
-    """A named retriever.
-
-    `kind`: `bm25` (Lucene's analysis), `bm25_code` (splits identifiers), `lsa` (latent semantic analysis fitted to the
-    corpus), `dense` (a sentence-transformers model), `api` (an embeddings endpoint) or `plugin` (an entry point).
-    `preset` takes the settings of a known model by name.
-    """
+    """A named retriever; its kind alone is enough for one without settings."""
 
     name: str
+    """Stands in `runs.retriever`; the kind if not given."""
     kind: Literal["bm25", "bm25_code", "lsa", "dense", "api", "multi_vector", "plugin"]
+    """`bm25` (Lucene's analysis), `bm25_code` (splits identifiers), `lsa` (fitted to the corpus), `dense`
+    (sentence-transformers), `api` (an embeddings endpoint), `multi_vector` (PyLate) or `plugin` (an entry point)."""
     preset: str | None = None
+    """Settings of a known model by its name; see retrieval.md."""
     model: str | None = None
+    """The model, or the entry point's name."""
     base_url: str | None = None
+    """Address of the endpoint."""
     api_key_env: str | None = None
+    """Name of the environment variable with the key."""
     query_prompt: str | None = None
+    """Text before each query, as the model asks for."""
     passage_prompt: str | None = None
+    """Text before each document."""
     max_length: int | None = None
+    """Tokens of an input; longer ones are cut and counted."""
     dimensions: int | None = None
+    """Leading dimensions of each vector that are kept."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """Further options of the kind; see retrieval.md."""
 
     @model_validator(mode="before")
     @classmethod
@@ -149,54 +166,75 @@ class Retriever(Model):
 
 
 class Reranker(Model):
-    """A named reranker over the top of a run: `cross_encoder`, `api` (Voyage, Cohere) or `llm` (listwise)."""
+    """A named reranker over the top of a run."""
 
     name: str
+    """Stands after the base run: `{base}+{name}`."""
     kind: Literal["cross_encoder", "api", "llm"]
+    """`cross_encoder`, `api` (Voyage, Cohere) or `llm` (listwise)."""
     model: str
+    """The model."""
     base_url: str | None = None
+    """Address of the endpoint."""
     api_key_env: str | None = None
+    """Name of the environment variable with the key."""
     depth: int = 50
+    """How many of a run's first documents are ordered again."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """Further options of the kind; see retrieval.md."""
 
 
 class Pooling(Model):
-    """How candidates are found: depth of the pool and of runs, query variants, fusion.
-
-    With `top_up` the runs that were submitted for a snapshot enter its pool too, which costs judging.
-    """
+    """How candidates are found."""
 
     depth: int = Field(default=20, ge=1)
+    """Candidates of each query variant, from its fused ranking."""
     run_depth: int = Field(default=100, ge=1)
+    """Documents of each ranking in `runs`."""
     variants: tuple[Variant, ...] = VARIANTS
+    """Forms of the question that are retrieved for."""
     fusion: Literal["min_max", "rrf"] = "min_max"
+    """`min_max` (scores of each list scaled to 0 to 1 and summed) or `rrf` (reciprocal ranks)."""
     top_up: bool = False
+    """Whether submitted runs enter their snapshot's pool too, which costs judging."""
 
 
 class ModelRole(Model):
-    """Who plays a language-model role.
-
-    `provider`: `heuristic` (the embedded default, no key, no network), `openai`, `anthropic`, `compatible` (any
-    OpenAI-compatible endpoint at `base_url`) or `replay` (only reads the cache). `prompt` replaces the bundled prompt
-    by a file.
-    """
+    """Who plays a language-model role."""
 
     provider: Literal["heuristic", "openai", "anthropic", "compatible", "replay"] = "heuristic"
+    """`heuristic` (no key, no network), `openai`, `anthropic`, `compatible` (any OpenAI-compatible endpoint at
+    `base_url`) or `replay` (reads the cache only)."""
     model: str = "heuristic"
+    """The provider's name of the model."""
     base_url: str | None = None
+    """Address of the endpoint."""
     api_key_env: str | None = None
+    """Name of the environment variable with the key, if not the provider's usual one."""
     json_schema: bool = True
+    """Whether the endpoint enforces a JSON schema; without it the schema stands in the prompt."""
     temperature: float | None = None
+    """Passed on if given; the provider's default else."""
     max_output_tokens: int = Field(default=8192, ge=1)
+    """Most tokens of a reply. A longer one is an error, or a smaller batch of documents."""
     concurrency: int = Field(default=8, ge=1)
+    """Calls at once."""
     requests_per_minute: int | None = None
+    """Most requests a minute."""
     tokens_per_minute: int | None = None
+    """Most tokens a minute, in and out."""
     timeout_seconds: float = Field(default=120, gt=0)
+    """Seconds to wait for a reply."""
     attempts: int = Field(default=3, ge=1)
+    """How often a reply that cannot be read is asked for, in all."""
     batch: bool = False
+    """Use the provider's batch API: half the price, within a day."""
     cache: Literal["use", "refresh", "only"] = "use"
+    """`use` replies that are there; `refresh` asks again; `only` refuses to call."""
     prompt: Path | None = None
+    """A file that replaces the bundled prompt."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """Passed on to the provider, such as `{reasoning_effort: low}`."""
 
     @model_validator(mode="after")
     def _check(self) -> ModelRole:
@@ -208,29 +246,37 @@ class ModelRole(Model):
 
 
 class Judging(Model):
-    """How the pool is judged: chunks a call, carry-over between snapshots, the share of errors that fails the asset.
-
-    `annotated_share` of each question's pool, drawn by `seed`, is judged by the annotators as well. `verdict` says who
-    makes the qrels: the judge, or the majority of judge and annotators.
-    """
+    """How the pool is judged."""
 
     chunks_per_call: int = Field(default=20, ge=1, le=20)
+    """Documents that the judge reads in one call."""
     carry_over: bool = True
+    """Whether a verdict on the same nugget and text is taken over from another snapshot."""
     max_error_share: float = Field(default=0.05, ge=0, le=1)
+    """Share of errors above which the asset fails."""
     seed: int = 13
+    """Of the order of documents and the draw of pairs for annotators."""
     max_chunk_tokens: int = Field(default=2048, ge=64)
+    """Longer chunks are shortened for the judge, visibly, and counted."""
     annotated_share: float = Field(default=1.0, gt=0, le=1)
+    """Part of each question's pool that the annotators judge as well."""
     verdict: Literal["judge", "majority"] = "judge"
+    """Who makes the qrels: the `judge`, or the `majority` of judge and annotators."""
 
 
 class Roles(Model):
     """The language-model roles of a topic."""
 
     nuggets: ModelRole = ModelRole()
+    """Writes the facts of each answer."""
     sub_questions: ModelRole = ModelRole()
+    """Takes the question apart, without the answer."""
     closed_book_answer: ModelRole = ModelRole()
+    """Answers by heart, without the answer or the corpus."""
     judge: ModelRole = ModelRole()
+    """Says which chunks support which nugget."""
     annotators: dict[str, ModelRole] = Field(default_factory=dict)
+    """Further judges by name, for agreement or the majority."""
 
     @model_validator(mode="after")
     def _check(self) -> Roles:
@@ -244,43 +290,61 @@ class Roles(Model):
 
 
 class Budget(Model):
-    """Spending caps in dollars; none means no paid call is refused. `prices` overrides dollars per million tokens."""
+    """Spending caps in dollars; none means that no paid call is refused."""
 
     per_run: float | None = Field(default=None, ge=0)
+    """Dollars that one run may spend."""
     per_month: float | None = Field(default=None, ge=0)
+    """Dollars that a calendar month may cost, over all topics."""
     prices: Path | None = None
+    """A file of dollars per million tokens that goes before the bundled one."""
 
 
 class Topic(Model):
-    """A subject with its question tags and its repositories.
-
-    A question belongs to a snapshot if it was asked before the snapshot's end, or before `asked_before` if that is set.
-    `keep_partial` keeps questions of which only some nuggets are supported.
-    """
+    """A subject with its question tags and its repositories."""
 
     name: str
+    """The file's name without `.yaml`."""
     title: str
+    """Stands over report and export."""
     domain: str = ""
+    """The subject's field, for report and export."""
     tags: frozenset[str] = frozenset()
+    """A question needs one of them, exactly; without any, every question is taken."""
     asked_from: datetime | None = None
+    """Earliest date of a question."""
     asked_before: datetime | None = None
+    """A fixed cut-off; without it a snapshot takes the questions asked before its own end."""
     questions: QuestionSource | None = None
+    """Where the questions come from."""
     repositories: tuple[Repository, ...]
+    """The corpus: `owner/name`, or a mapping of the keys below."""
     baseline: str | None = None
+    """The snapshot that others are compared with; the first if not given."""
     keep_partial: bool = False
+    """Keep questions of which only some nuggets are supported."""
     max_tokens: int = Field(default=2048, ge=64)
+    """Most tokens of a chunk (cl100k_base), with its path line."""
     seconds_per_file: float = Field(default=20, gt=0)
+    """After so long a file falls back to being cut as text."""
     max_file_bytes: int = Field(default=5_000_000, ge=1)
+    """Larger files have a row in `files` and no chunk."""
     retrievers: tuple[Retriever, ...] = (
         Retriever(name="bm25", kind="bm25"),
         Retriever(name="bm25_code", kind="bm25_code"),
         Retriever(name="lsa", kind="lsa"),
     )
+    """What is retrieved with: a kind, or a mapping of the keys below."""
     rerankers: tuple[Reranker, ...] = ()
+    """What orders the top of the question's runs again."""
     pooling: Pooling = Pooling()
+    """How candidates are found."""
     judging: Judging = Judging()
+    """How the pool is judged."""
     roles: Roles = Roles()
+    """Who plays the language-model roles."""
     budget: Budget = Budget()
+    """What may be spent."""
 
     @field_validator("asked_from", "asked_before", mode="before")
     @classmethod
@@ -319,7 +383,9 @@ class Snapshots(Model):
     """The months that exist as partitions: those named, and every month from `live_from` on."""
 
     months: tuple[str, ...]
+    """Past months that can be built."""
     live_from: str
+    """Every month from this one on can be built, once it has ended."""
 
     @model_validator(mode="after")
     def _check(self) -> Snapshots:
