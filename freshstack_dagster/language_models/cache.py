@@ -31,7 +31,8 @@ SHARED_REPLIES = "FRESHSTACK_REPLIES"
 class ReplyStore(Protocol):
     """Where replies lie: anything that keeps bytes under a key. `put` is atomic; the first writer of a key wins.
 
-    `far` if reading waits for a network.
+    What was `put` outlives the process; after `secure`, which may take its time, it outlives the machine too. `far` if
+    reading waits for a network.
     """
 
     far: bool
@@ -41,7 +42,11 @@ class ReplyStore(Protocol):
         ...
 
     def put(self, key: str, value: bytes, *, replace: bool = False) -> None:
-        """Keep `value` under `key`."""
+        """Keep `value` under `key`, at once."""
+        ...
+
+    def secure(self, key: str) -> None:
+        """Bring what is kept under `key` to where it is safe for good."""
         ...
 
 
@@ -75,19 +80,23 @@ class FileStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not replace and path.exists() and path.stat().st_size:
                 return
-            with open(temporary, "wb") as file:
-                file.write(value)
-                file.flush()
-                # First the name, so that a killed process loses nothing, then the disk, so that a power cut does not:
-                # the disk takes up to 50 ms, and other replies wait behind it.
-                os.replace(temporary, path)
-                os.fsync(file.fileno())
+            temporary.write_bytes(value)
+            os.replace(temporary, path)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise ModelError(
                 f"{path}: the reply cannot be cached: {error.strerror}; free the disk, run again"
             ) from error
+
+    def secure(self, key: str) -> None:
+        """Wait until the entry is on the disk: a power cut then leaves it. Takes up to 50 ms."""
+        path = self.path(key)
+        try:
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ModelError(f"{path}: the reply cannot be brought to the disk: {error.strerror}") from error
 
 
 class SharedStore:
@@ -115,8 +124,13 @@ class SharedStore:
         return value
 
     def put(self, key: str, value: bytes, *, replace: bool = False) -> None:
-        """Keep `value` near, then far; an object appears whole or not at all."""
+        """Keep `value` near."""
         self.near.put(key, value, replace=replace)
+
+    def secure(self, key: str) -> None:
+        """Bring the entry to the disk and to the object store, where it appears whole or not at all."""
+        self.near.secure(key)
+        value = self.near.path(key).read_bytes()
         try:
             with self._filesystem.open_output_stream(self._path(key)) as stream:
                 stream.write(value)

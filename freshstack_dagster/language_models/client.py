@@ -1,12 +1,14 @@
 """What a stage uses: `Models` for a run, a `Caller` for each role, and `run` to make many calls at once.
 
-A call goes cache, budget, provider, strict reading, reader. A reply is cached before it is read; a bad one is asked for
-again, a bounded number of times, and then stands as an error. Nothing here turns an error into a value.
+A call goes cache, budget, provider, strict reading, reader. A reply is cached as soon as its last byte is here; a bad
+one is asked for again, a bounded number of times, and then stands as an error. Nothing here turns an error into a
+value.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -33,6 +35,7 @@ from freshstack_dagster.language_models.providers import (
     Provider,
     close_clients,
     heuristic,
+    json_object,
     make_provider,
     replay,
 )
@@ -332,11 +335,21 @@ class Caller:
         await requests.take()
         await tokens.take(input_tokens)
         price = self._price()
-        watch = _Watch(self._models.spending, requests, await self._reserve(price, input_tokens))
+        reservation = await self._reserve(price, input_tokens)
+        kept: list[Reply] = []
+
+        def keep(content: bytes) -> None:
+            # What is wrong with a response or with the disk is told when the SDK is done, or it would ask again.
+            with contextlib.suppress(Exception):
+                if not kept:
+                    kept.append(self._keep(key, asked, provider.read(json_object(content))))
+
+        watch = _Watch(self._models.spending, requests, reservation, keep)
         started = time.monotonic()
         watched = WATCHED.set(watch)
         try:
-            reply = self._keep(key, asked, await provider.complete(request))
+            reply = await provider.complete(request)
+            reply = kept[0] if kept else self._keep(key, asked, reply)
         except Fault as fault:
             self._models.record(
                 self,
@@ -355,6 +368,8 @@ class Caller:
             self._models.record(
                 self, asked, reply=reply, dollars=dollars, seconds=time.monotonic() - started, cached=False
             )
+            # A disk or a bucket may take long, and other replies are not kept waiting for it.
+            await asyncio.to_thread(self._models.store.secure, key)
             return reply
         finally:
             WATCHED.reset(watched)
@@ -408,6 +423,7 @@ class Caller:
         dollars = None
         if isinstance(got, Reply):
             got = self._keep(key, item.asked, got)
+            self._models.store.secure(key)
             dollars = _dollars(got, price, batch=True)
         if item.reservation is not None:
             untold = isinstance(got, Reply) and dollars is None
@@ -518,7 +534,14 @@ class _Watch:
     upper bound, and the next attempt needs a reservation of its own.
     """
 
-    def __init__(self, spending: Spending, requests: RateLimit, reservation: Reservation | None) -> None:
+    def __init__(
+        self,
+        spending: Spending,
+        requests: RateLimit,
+        reservation: Reservation | None,
+        keep: Callable[[bytes], None],
+    ) -> None:
+        self._keep = keep
         self._spending = spending
         self._requests = requests
         self._reservation = reservation
@@ -546,6 +569,10 @@ class _Watch:
         """The attempt got a response."""
         if status >= 300:
             self._open = False
+
+    def arrived(self, content: bytes) -> None:
+        """The attempt's response is here."""
+        self._keep(content)
 
     def paid(self, dollars: float) -> None:
         """The call has its reply."""

@@ -113,12 +113,14 @@ class MisbehavingServer:
         input_tokens: Callable[[Prompt], int] | None = None,
         output_tokens: Callable[[Prompt, str], int] | None = None,
         batch_fault: Callable[[int, str], str | None] | None = None,
+        keep_alive: bool = True,
     ) -> None:
         self.answer = answer
         self.schedule: Schedule = {} if schedule is None else schedule
         self.spoil = spoil
         self.key = key
         self.latency = latency
+        self.keep_alive = keep_alive
         self.stall_seconds = stall_seconds
         self.retry_after = retry_after
         self.polls_until_done = polls_until_done
@@ -516,6 +518,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         for name, value in page.headers.items():
             self.send_header(name, value)
+        if not self.server.owner.keep_alive:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
         self.wfile.flush()

@@ -1,6 +1,6 @@
 """Who answers: one module a provider, all behind `Provider`.
 
-A new provider is one module with a class that has `complete` and `batches`, and one line in `PROVIDERS`.
+A new provider is one module with a class that has `complete`, `read` and `batches`, and one line in `PROVIDERS`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -90,6 +91,10 @@ class Provider(Protocol):
         """One request, one reply."""
         ...
 
+    def read(self, body: dict[str, Any]) -> Reply:
+        """The reply in the body of a response. Raises Fault if there is none."""
+        ...
+
 
 def make_provider(role_name: str, role: ModelRole, environ: Mapping[str, str]) -> tuple[Provider, Scrubber]:
     """The provider of a role, and the scrubber that knows its key. Raises ModelError if the key is not set."""
@@ -133,7 +138,13 @@ class Attempt(Protocol):
         ...
 
     def received(self, status: int) -> None:
-        """The attempt got a response with this status."""
+        """The attempt got a response with this status; its body is still to come."""
+        ...
+
+    def arrived(self, content: bytes) -> None:
+        """The whole body of a good response is here, decoded. Nothing of the process ran since its last byte was read,
+        and nothing else runs until this returns; it does not raise.
+        """
         ...
 
 
@@ -154,8 +165,35 @@ async def _sending(request: Any) -> None:
 
 
 async def _received(response: Any) -> None:
-    if (attempt := WATCHED.get()) is not None:
-        attempt.received(response.status_code)
+    if (attempt := WATCHED.get()) is None:
+        return
+    attempt.received(response.status_code)
+    if response.status_code < 300:
+        response.stream = _arriving(response, attempt)
+
+
+def _arriving(response: Any, attempt: Attempt) -> Any:
+    """The body's stream, which hands the body over as it ends.
+
+    A reply that is paid for is then safe before the HTTP library closes the response and the SDK makes an object of
+    it: both let other calls run meanwhile, and a process that is killed there would lose what it has received.
+    """
+    library = sys.modules[type(response).__module__.split(".")[0]]
+    inner = response.stream
+
+    class Arriving(library.AsyncByteStream):  # type: ignore[name-defined, misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            parts = []
+            async for part in inner:
+                parts.append(part)
+                yield part
+            raw = b"".join(parts)
+            attempt.arrived(library.Response(200, headers=response.headers, content=raw).content)
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    return Arriving()
 
 
 HOOKS: dict[str, list[Callable[..., Any]]] = {"request": [_sending], "response": [_received]}
@@ -205,11 +243,12 @@ _FILTERED = ("content_filter", "content_policy_violation", "responsibleaipolicyv
 
 
 def json_body(response: Any) -> dict[str, Any]:
-    """The body of an SDK's raw response. The SDKs' own objects take long to build, and until then a reply is not safe.
+    """The body of an SDK's raw response, without the SDK's own objects, which take long to build. Raises Fault."""
+    return json_object(response.http_response.content)
 
-    Raises Fault if it is no JSON object, such as a gateway's page.
-    """
-    content = response.http_response.content
+
+def json_object(content: bytes) -> dict[str, Any]:
+    """The body of a response. Raises Fault if it is no JSON object, such as a gateway's page."""
     try:
         body = json.loads(content)
     except ValueError as error:

@@ -63,6 +63,10 @@ class AnthropicMessages:
         )
         return read_message(json_body(response))
 
+    def read(self, body: dict[str, Any]) -> Reply:
+        """The reply in a response's body. Raises Fault if there is none."""
+        return read_message(body)
+
     def body(self, request: Request) -> dict[str, Any]:
         """What is sent for one request."""
         from anthropic import transform_schema
