@@ -22,11 +22,12 @@ from freshstack_dagster.automation import (
     build_snapshot,
     compare_snapshots,
 )
+from freshstack_dagster.corpus.mirrors import local_git_directory
 from freshstack_dagster.definitions import build_definitions
 from freshstack_dagster.errors import FreshstackError, SettingsError
 from freshstack_dagster.partitions import multi_key, snapshot_partitions_def, topic_partitions
 from freshstack_dagster.resources import Project
-from freshstack_dagster.settings import Places
+from freshstack_dagster.settings import Places, Topic, find_topic, snapshot_end
 
 # Steps that share a scarce thing: a model's rate limit, memory for vectors, a mirror's lock.
 POOL_LIMITS = {"model_calls": 2, "embeddings": 1, "git": 2}
@@ -96,6 +97,7 @@ def build(
     line; tables that stood before still stand.
     """
     _check_names(topic, snapshots)
+    _check_places(find_topic(places, topic))
     for run_id in reap(instance, builds_only=True):
         say(f"{topic}: ended run {run_id[:8]} of a build that was killed")
     definitions = build_definitions(places)
@@ -134,10 +136,18 @@ def _check_names(topic: str, snapshots: Sequence[str]) -> None:
         raise SettingsError(f"no topic {topic}; there are {', '.join(topics)}")
     known = snapshot_partitions_def.get_partition_keys()
     for snapshot in snapshots:
+        snapshot_end(snapshot)
         if snapshot not in known:
             raise SettingsError(
                 f"no snapshot {snapshot}; there are {', '.join(known)}. Add a past month to data/snapshots.yaml"
             )
+
+
+def _check_places(topic: Topic) -> None:
+    """Look at local repositories before a model is paid for nuggets: the corpus is built after them."""
+    for repository in topic.repositories:
+        if repository.path is not None:
+            local_git_directory(repository, repository.path)
 
 
 def _run(definitions: dg.Definitions, job: str, key: str, instance: dg.DagsterInstance) -> None:

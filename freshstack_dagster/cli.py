@@ -17,7 +17,7 @@ from freshstack_dagster import __version__, console
 from freshstack_dagster.console import print_frame
 from freshstack_dagster.errors import FreshstackError, SettingsError
 from freshstack_dagster.lake import Lake, connect
-from freshstack_dagster.settings import Places, Topic, load_topic, load_topics, places
+from freshstack_dagster.settings import Topic, find_topic, load_topic, load_topics, places, topic_files
 
 SAMPLE = "sample"
 SAMPLE_SNAPSHOTS = ("2024-10", "2025-10")
@@ -75,9 +75,21 @@ def topics() -> None:
     """List the topics, their repositories and the snapshots that are built."""
     where = places()
     lake = Lake(where.lake)
-    for name, topic in load_topics(where.topics).items():
-        built = ", ".join(lake.snapshots("chunks", name)) or "nothing built"
-        click.echo(f"{name:12} {topic.title:24} {len(topic.repositories):2} repositories   {built}")
+    faults = []
+    for path in topic_files(where.topics):
+        built = ", ".join(lake.snapshots("chunks", path.stem)) or "nothing built"
+        try:
+            topic = load_topic(path)
+        except SettingsError as error:
+            faults.append(str(error))
+            click.echo(f"{path.stem:12} {'cannot be read, see below':42} {built}")
+            continue
+        click.echo(f"{path.stem:12} {topic.title:24} {len(topic.repositories):2} repositories   {built}")
+    left = sorted(lake.topics() - {path.stem for path in topic_files(where.topics)})
+    if left:
+        click.echo(f"tables of topics without a file: {', '.join(left)}; `freshstack-dagster forget` deletes them")
+    if faults:
+        raise FreshstackError("; ".join(faults))
 
 
 @main.command()
@@ -88,7 +100,9 @@ def estimate(topic: str, snapshot: str) -> None:
     from freshstack_dagster.estimate import estimate_build
 
     where = places()
-    found = estimate_build(where, _topic(where, topic), snapshot, say=lambda line: click.echo(f"  {line}", err=True))
+    found = estimate_build(
+        where, find_topic(where, topic), snapshot, say=lambda line: click.echo(f"  {line}", err=True)
+    )
     print_frame(found.printed(), f"{topic} {snapshot}: what is not in the cache")
     click.echo()
     for line in found.summary():
@@ -110,7 +124,7 @@ def score(run: Path, topic: str, snapshot: str, missing: str, measures: str | No
 
     where = places()
     lake = Lake(where.lake)
-    _require_built(lake, _topic(where, topic), snapshot)
+    _require_built(lake, find_topic(where, topic), snapshot)
     qrels = lake.read("qrels", topic, snapshot)
     if not qrels.height:
         raise FreshstackError(f"the qrels of {topic} {snapshot} are empty: no question was kept, so nothing is scored")
@@ -144,7 +158,7 @@ def export(topic: str, snapshot: str, layout: str, folder: Path | None) -> None:
     from freshstack_dagster.publishing.export import load
 
     where = places()
-    lake, described = Lake(where.lake), _topic(where, topic)
+    lake, described = Lake(where.lake), find_topic(where, topic)
     _require_built(lake, described, snapshot)
     collection = load(lake, described, snapshot)
     for path in write(collection, layout, folder or where.data / "exports" / topic / snapshot / layout):
@@ -197,6 +211,20 @@ def prune(days: int) -> None:
     click.echo(f"pruned {pruned} runs that ended more than {days} days ago")
     freed = prune_indexes(where.cache, days)
     click.echo(f"pruned {len(freed)} indexes that were not used since, {sum(freed.values()) / 1e6:,.1f} MB")
+
+
+@main.command()
+@click.argument("topic")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def forget(topic: str, yes: bool) -> None:
+    """Delete all tables of TOPIC. Its file, mirrors and cached replies stay, so that it can be built again."""
+    where = places()
+    lake = Lake(where.lake, where.catalogue)
+    if topic not in (known := lake.topics()):
+        raise FreshstackError(f"no table of {topic}; there are tables of {', '.join(sorted(known)) or 'no topic'}")
+    if not yes:
+        click.confirm(f"Delete all tables of {topic} in {where.lake}?", abort=True)
+    click.echo(f"deleted {lake.forget(topic)} partitions of {topic}")
 
 
 @main.command()
@@ -254,13 +282,6 @@ def _doctor_checks(where: Any) -> dict[str, Callable[[], str]]:
     }
 
 
-def _topic(where: Places, name: str) -> Topic:
-    path = where.topics / f"{name}.yaml"
-    if not path.exists():
-        raise SettingsError(f"no topic {name}; there are {', '.join(load_topics(where.topics))}")
-    return load_topic(path)
-
-
 def _require_built(lake: Lake, topic: Topic, snapshot: str) -> None:
     built = lake.snapshots("question_outcomes", topic.name)
     if snapshot not in built:
@@ -279,7 +300,7 @@ def _build(name: str, snapshots: tuple[str, ...], drift: bool) -> None:
     with open_instance(where) as instance:
         prepare_instance(instance)
         launched = build_in_process(where, name, snapshots, instance=instance, drift=drift, say=_say)
-    lake, topic = Lake(where.lake), load_topic(where.topics / f"{name}.yaml")
+    lake, topic = Lake(where.lake), find_topic(where, name)
     console.print_results(lake, topic)
     if drift:
         console.print_drift(lake, topic)

@@ -65,7 +65,7 @@ class Pointer:
 
     def to_json(self) -> str:
         """Write a pointer file."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        return json.dumps(asdict(self), indent=1) + "\n"
 
 
 @dataclass(frozen=True, order=True)
@@ -135,6 +135,25 @@ class Lake:
             if file == POINTER and tuple(values) == dimensions:
                 found.append(Partition(**values))
         return sorted(found)
+
+    def topics(self) -> set[str]:
+        """The topics of which there is a table."""
+        return {partition.topic for table in TABLES for partition in self.partitions(table)}
+
+    def forget(self, topic: str) -> int:
+        """Delete every partition of a topic and return how many there were; a pointer goes before its files."""
+        forgotten = 0
+        for table in TABLES:
+            for partition in self.partitions(table, topic):
+                folder = self.folder(table, partition.topic, partition.snapshot)
+                with self._writing(folder):
+                    self.storage.delete(f"{folder}/{POINTER}")
+                    for path in self._find(folder):
+                        if not path.endswith("/.lock"):  # held, and others may wait for it
+                            self.storage.delete(path)
+                forgotten += 1
+        self.refresh_catalogue()
+        return forgotten
 
     def write(
         self,

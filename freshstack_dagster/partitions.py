@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from freshstack_dagster.settings import Snapshots, load_snapshots, places
+from freshstack_dagster.settings import Snapshots, load_snapshots, places, topic_files
 
 
 def snapshot_partitions(snapshots: Snapshots) -> dg.TimeWindowPartitionsDefinition:
@@ -36,7 +36,7 @@ def _months(first: str, last: str) -> list[str]:
 
 
 _places = places()
-topic_partitions = dg.StaticPartitionsDefinition(sorted(path.stem for path in _places.topics.glob("*.yaml")))
+topic_partitions = dg.StaticPartitionsDefinition([path.stem for path in topic_files(_places.topics)])
 snapshot_partitions_def = snapshot_partitions(load_snapshots(_places.data / "snapshots.yaml"))
 topic_snapshot_partitions = dg.MultiPartitionsDefinition(
     {"topic": topic_partitions, "snapshot": snapshot_partitions_def}

@@ -15,7 +15,7 @@ from dagster_duckdb import DuckDBResource
 
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.lake import Lake, attach_storage
-from freshstack_dagster.settings import Places, Topic, load_topic, places
+from freshstack_dagster.settings import Places, Topic, find_topic, places
 
 
 class Project(dg.ConfigurableResource):
@@ -35,11 +35,7 @@ class Project(dg.ConfigurableResource):
 
     def topic(self, name: str) -> Topic:
         """The topic's settings. Raises SettingsError if it has no file."""
-        path = self.places.topics / f"{name}.yaml"
-        if not path.exists():
-            known = ", ".join(sorted(file.stem for file in self.places.topics.glob("*.yaml")))
-            raise SettingsError(f"no topic {name}: {path} does not exist; there are {known}")
-        return load_topic(path)
+        return find_topic(self.places, name)
 
 
 class Catalogue(DuckDBResource):

@@ -521,12 +521,36 @@ def _roles_from_environment(roles: Roles) -> Roles:
     )
 
 
-def load_topics(folder: Path) -> dict[str, Topic]:
-    """Read every topic file of a folder, by name, sorted."""
+def topic_files(folder: Path) -> list[Path]:
+    """The topic files of a folder, sorted.
+
+    Raises SettingsError if there is none, or for one whose name would be overlooked or does not fit.
+    """
+    for path in folder.glob("*.yml"):
+        raise SettingsError(f"{path}: topic files end in .yaml; rename it")
     files = sorted(folder.glob("*.yaml"))
+    for path in files:
+        if not ALIAS.match(path.stem):
+            raise SettingsError(f"{path}: a topic's name may hold letters, digits, '.', '_' and '-' only; rename it")
     if not files:
         raise SettingsError(f"{folder}: no topic file; add one such as {folder / 'sample.yaml'}")
-    return {path.stem: load_topic(path) for path in files}
+    return files
+
+
+def find_topic(where: Places, name: str) -> Topic:
+    """The topic of a name. Raises SettingsError that names those there are, or what is wrong with its file."""
+    path = where.topics / f"{name}.yaml"
+    if not path.exists():
+        known = [file.stem for file in topic_files(where.topics)]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise SettingsError(f"no topic {name}; {hint}there are {', '.join(known)}")
+    return load_topic(path)
+
+
+def load_topics(folder: Path) -> dict[str, Topic]:
+    """Read every topic file of a folder, by name, sorted."""
+    return {path.stem: load_topic(path) for path in topic_files(folder)}
 
 
 def load_snapshots(path: Path) -> Snapshots:

@@ -226,6 +226,46 @@ def test_doctor_says_what_works_and_what_does_not(root: Path) -> None:
     assert result.stderr.strip() == "error: 2 of the checks failed"
 
 
+def test_topics_names_what_it_cannot_read_and_what_has_no_file(root: Path) -> None:
+    topics = root / "data" / "topics"
+    (topics / "wrong.yaml").write_text("titel: x\n")
+    Lake(root / "data" / "lake").write("nuggets", TABLES["nuggets"].empty(), topic="old")
+    result = run("topics")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(TOPIC) and SNAPSHOT in lines[0]
+    assert lines[1].split()[:4] == ["wrong", "cannot", "be", "read,"]
+    assert lines[2] == "tables of topics without a file: old; `freshstack-dagster forget` deletes them"
+    assert "wrong.yaml" in result.stderr and "did you mean title" in result.stderr
+
+
+@pytest.mark.parametrize(("name", "why"), [("mine.yml", "end in .yaml"), ("a|b.yaml", "letters, digits")])
+def test_a_topic_file_that_would_be_overlooked_is_named(root: Path, name: str, why: str) -> None:
+    (root / "data" / "topics" / name).write_text("title: x\n")
+    line = refused("topics")
+    assert name in line and why in line
+
+
+def test_forgetting_asks_first_and_leaves_the_file(root: Path) -> None:
+    assert "there are tables of sample" in refused("forget", "none")
+    assert CliRunner().invoke(main, ["forget", TOPIC], input="n\n").exit_code == 1
+    lake = Lake(root / "data" / "lake")
+    assert lake.topics() == {TOPIC}
+    assert run("forget", TOPIC, "--yes").exit_code == 0
+    assert lake.topics() == set()
+    assert (root / "data" / "topics" / f"{TOPIC}.yaml").exists()
+
+
+def test_a_build_looks_for_local_repositories_before_anything_is_paid(root: Path) -> None:
+    topic = root / "data" / "topics" / f"{TOPIC}.yaml"
+    topic.write_text(topic.read_text().replace("name: a/docs", "name: a/docs\n  path: nowhere"))
+    before = Lake(root / "data" / "lake").topics()
+    line = refused("build", TOPIC, SNAPSHOT)
+    assert line == f"error: repository a/docs: {root / 'nowhere'} does not exist; correct `path`"
+    assert Lake(root / "data" / "lake").topics() == before
+    assert "snapshot '2024-13' is not a month" in refused("build", TOPIC, "2024-13")
+
+
 def test_pruning_leaves_what_was_used_lately(root: Path) -> None:
     for name, days_ago in (("old", 100), ("new", 1)):
         folder = root / "data" / "cache" / "bm25" / name

@@ -208,6 +208,23 @@ def test_a_commit_of_another_machine_during_a_rebuild_is_made_up_for(lake: Lake,
         assert connection.execute("select count(*) from question_ledger").fetchone() == (2,)
 
 
+def test_a_forgotten_topic_leaves_the_others(lake: Lake):
+    assert lake.catalogue is not None
+    for topic in ("t", "u"):
+        lake.write("question_ledger", _ledger("1"), topic=topic)
+        lake.write("model_calls", TABLES["model_calls"].empty(), topic=topic)
+    lake.refresh_catalogue()
+    assert lake.forget("t") == 2
+    assert lake.topics() == {"u"}
+    assert lake.forget("t") == 0
+    left = lake.storage.find("question_ledger/topic=t")
+    assert not [name for name in left if name.endswith(".parquet")]
+    with connect(lake.catalogue) as connection:
+        assert connection.execute("select topic from question_ledger").fetchall() == [("u",)]
+    lake.write("question_ledger", _ledger("1", "2"), topic="t")
+    assert lake.read("question_ledger", "t").height == 2
+
+
 def test_a_catalogue_that_cannot_be_read_is_made_anew(lake: Lake):
     assert lake.catalogue is not None
     lake.write("question_ledger", _ledger("1"), topic="t")

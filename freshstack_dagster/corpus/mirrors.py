@@ -50,7 +50,7 @@ def open_mirror(repository: Repository, mirrors: Path, *, fetch_until: datetime 
     Raises CorpusError that names the repository if it cannot be reached, or has moved without `formerly`.
     """
     if repository.path is not None:
-        return _local_git_directory(repository, repository.path)
+        return local_git_directory(repository, repository.path)
     _refuse_a_password(repository)
     mirrors.mkdir(parents=True, exist_ok=True)
     if repository.history is not None:
@@ -93,7 +93,8 @@ def ensure_commit(repository: Repository, mirrors: Path, mirror: Path, commit: s
         raise CorpusError(f"{where}: {commit} is not a commit; correct `pins`")
 
 
-def _local_git_directory(repository: Repository, path: Path) -> Path:
+def local_git_directory(repository: Repository, path: Path) -> Path:
+    """Where the objects of a local repository lie. Raises CorpusError that names it if there is none at `path`."""
     inside = path / ".git"
     if inside.is_file():  # a linked work tree or a submodule: the file names the place
         inside = path / inside.read_text(encoding="utf-8").removeprefix("gitdir:").strip()

@@ -116,8 +116,14 @@ def read_submitted(
 def read_checked(
     path: Path, doc_ids: Collection[str] | pl.Series, question_ids: Collection[str] | pl.Series
 ) -> pl.DataFrame:
-    """Read a run as `read_run` does and refuse it as `check_run` does; the error names the file."""
+    """Read a run as `read_run` does and refuse it as `check_run` does; the error names the file.
+
+    An unknown document whose id is known once %20 is read as a space and %25 as a percent sign is that document: so the
+    `trec` export writes them.
+    """
     run = read_run(path)
+    written = {name: name.replace("%20", " ").replace("%25", "%") for name in _unknown(run["doc_id"], doc_ids)}
+    run = run.with_columns(pl.col("doc_id").replace(written)) if written else run
     try:
         return check_run(run, doc_ids, question_ids)
     except EvaluationError as error:

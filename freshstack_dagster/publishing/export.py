@@ -194,8 +194,8 @@ def _write_trec(path: Path, rows: pl.DataFrame) -> None:
 
 
 def _trec_word(value: Any) -> str:
-    """A space inside an id is written as %20, for TREC files have no quotes."""
-    return str(value).replace(" ", "%20")
+    """A space inside an id is written as %20, for TREC files have no quotes, and so a percent sign as %25."""
+    return str(value).replace("%", "%25").replace(" ", "%20")
 
 
 def _write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
@@ -220,6 +220,8 @@ def card(collection: Collection, layout: str) -> str:
         "",
         f"Judged by: {', '.join(kinds)}.",
     ]
+    if layout == "trec":
+        lines += ["", "In ids a space is written as %20 and a percent sign as %25; `score` reads them back."]
     if "heuristic" in kinds:
         lines += ["", "**The heuristic is no judge. This is a trial of the pipeline and no benchmark.**"]
     lines += [

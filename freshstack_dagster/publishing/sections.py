@@ -503,7 +503,17 @@ def _decomposition(tables: TopicTables) -> Section | None:
     return Section("decomposition", "Corpus, judge, pool or chunker?", text, parts)
 
 
-_EFFECT = ["factor", "variation", "difference", "tau-b", "score", "of one system", "questions kept", "in both", "note"]
+_EFFECT = [
+    "factor",
+    "variation",
+    "difference",
+    "tau-b",
+    "score",
+    "most, of one system",
+    "questions kept",
+    "in both",
+    "note",
+]
 
 
 def _between(low: float | None, high: float | None) -> str | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from freshstack_dagster.errors import EvaluationError
 from freshstack_dagster.evaluation import check_qrels, check_run, evaluate, read_qrels, read_run
-from freshstack_dagster.evaluation.runs import read_submitted
+from freshstack_dagster.evaluation.runs import read_checked, read_submitted
 
 
 def written(folder: Path, text: str, name: str = "a.run") -> Path:
@@ -140,3 +140,12 @@ def test_a_folder_of_submitted_runs(tmp_path: Path) -> None:
     (tmp_path / "wrong.run").rename(tmp_path / "notes.md")
     with pytest.raises(EvaluationError, match=r"notes\.md: not known as a run"):
         read_submitted(tmp_path, chunks, outcomes)
+
+
+def test_ids_as_the_trec_export_writes_them_are_read_back(tmp_path: Path) -> None:
+    known = ["docs/my file.md_0_9", "docs/50%.md_0_9", "docs/a%20b.md_0_9", "docs/a b.md_0_9"]
+    lines = ["docs/my%20file.md_0_9", "docs/50%25.md_0_9", "docs/a%20b.md_0_9", "docs/a b.md_0_9"]
+    text = "".join(f"q Q0 {name} {rank} {9 - rank} t\n" for rank, name in enumerate(lines))
+    assert read_checked(written(tmp_path, text), known, ["q"])["doc_id"].to_list() == known
+    with pytest.raises(EvaluationError, match=r"a\.run: .*chunks lack: docs/c d"):
+        read_checked(written(tmp_path, "q Q0 docs/c%20d 1 1 t\n"), known, ["q"])
