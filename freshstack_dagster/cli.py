@@ -258,7 +258,13 @@ def _doctor_checks(where: Any) -> dict[str, Callable[[], str]]:
         return f"one chunk of {chunk_file('a.py', b'print(1)')[0].tokens} tokens"
 
     def settings() -> str:
-        return f"{len(load_topics(where.topics))} topics"
+        topics = load_topics(where.topics)
+        lacking = [
+            f"{name} ({source.path})"
+            for name, topic in topics.items()
+            if (source := topic.questions) and source.kind != "collection" and source.path and not source.path.exists()
+        ]
+        return f"{len(topics)} topics" + (f"; no file of questions yet: {', '.join(lacking)}" if lacking else "")
 
     def lake() -> str:
         Lake(where.lake).probe()

@@ -11,6 +11,7 @@ import polars as pl
 from freshstack_dagster.lake import Lake
 from freshstack_dagster.settings import Topic
 
+SUPPORT = ["fully", "partly", "none", "not_judged"]
 HEADLINE = ["alpha_ndcg@10", "coverage@20", "recall@50"]
 CELL_CHARACTERS = 60
 UNLIMITED = -1
@@ -65,6 +66,7 @@ def print_drift(lake: Lake, topic: Topic) -> None:
         return
     questions = drift.unique(["question_id", "snapshot"]).group_by("snapshot", "question_support").len("questions")
     table = questions.pivot("question_support", index="snapshot", values="questions").fill_null(0).sort("snapshot")
+    table = table.select("snapshot", *(name for name in SUPPORT if name in table.columns))
     print_frame(table, "Questions, by support of their nuggets")
     lineage = lake.read("chunk_lineage", name).group_by("snapshot", "outcome").len("supporting chunks")
     print_frame(lineage.sort("snapshot", "outcome"), "What became of the baseline's supporting chunks")

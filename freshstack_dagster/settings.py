@@ -62,6 +62,8 @@ class Repository(Model):
     """The default branch by snapshot, for one that was renamed: `{2024-10: 11.x}`."""
     pins: dict[str, str] = Field(default_factory=dict)
     """A full commit id by snapshot, instead of the last commit before the month's end."""
+    since: str | None = None
+    """First snapshot of which it is a part, for one that is younger than others; the first of all if not given."""
     formerly: tuple[str, ...] = ()
     """Names it had before; old documents and mirrors are joined with it."""
     include: tuple[str, ...] = ()
@@ -85,12 +87,16 @@ class Repository(Model):
             raise ValueError(f"alias {self.alias!r} may hold letters, digits, '.', '_' and '-' only")
         if sum(place is not None for place in (self.url, self.path, self.history)) > 1:
             raise ValueError("give one of url, path and history")
-        for snapshot in [*self.branches, *self.pins]:
+        for snapshot in [*self.branches, *self.pins, *([self.since] if self.since else [])]:
             _check_snapshot(snapshot)
         for commit in self.pins.values():
             if not FULL_COMMIT.match(commit):
                 raise ValueError(f"pin {commit!r} is not a full commit id of 40 hex digits")
         return self
+
+    def is_part_of(self, snapshot: str) -> bool:
+        """Whether it belongs to the corpus of a snapshot."""
+        return self.since is None or self.since <= snapshot
 
     @property
     def clone_url(self) -> str:

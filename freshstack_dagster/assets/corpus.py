@@ -36,7 +36,8 @@ def resolve_commits(stage: Stage) -> Built:
         {"repository": row["repository"], "commit": row["commit"][:12], "committed_at": str(row["committed_at"])}
         for row in commits.iter_rows(named=True)
     ]
-    return Built({"commits": commits}, {"commits": pages})
+    later = [f"{r.name} since {r.since}" for r in stage.topic.repositories if not r.is_part_of(stage.month)]
+    return Built({"commits": commits}, {"commits": pages, "not yet a part": ", ".join(later) or "none"})
 
 
 @table_assets(

@@ -66,7 +66,7 @@ class Corpus:
 
 
 def resolve_commits(topic: Topic, snapshot: str, mirrors: Path, *, progress: Progress | None = None) -> pl.DataFrame:
-    """The table `commits`: the commit of each of the topic's repositories at a snapshot.
+    """The table `commits`: the commit of each of the topic's repositories that is a part of a snapshot.
 
     Mirrors are cloned or fetched as needed; `progress` is called before each with what is done, and repositories done
     and in all. Raises CorpusError naming the repository that cannot be resolved, or two that are one under two names.
@@ -74,8 +74,13 @@ def resolve_commits(topic: Topic, snapshot: str, mirrors: Path, *, progress: Pro
     _refuse_two_names(topic)
     rows: list[dict[str, Any]] = []
     by_commit: dict[str, str] = {}
-    for number, repository in enumerate(topic.repositories):
-        (progress or _silent)(f"resolving {repository.name}", number, len(topic.repositories))
+    parts = [repository for repository in topic.repositories if repository.is_part_of(snapshot)]
+    if not parts:
+        raise CorpusError(
+            f"topic {topic.name}, snapshot {snapshot}: no repository is a part of it yet; see their `since`"
+        )
+    for number, repository in enumerate(parts):
+        (progress or _silent)(f"resolving {repository.name}", number, len(parts))
         pin = repository.pins.get(snapshot)
         mirror = open_mirror(repository, mirrors, fetch_until=None if pin else snapshot_end(snapshot))
         if pin:

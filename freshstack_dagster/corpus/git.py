@@ -131,7 +131,7 @@ def resolve_snapshot(mirror: Path, repository: Repository, snapshot: str) -> Com
             )
         raise CorpusError(
             f"{where}: branch {branch} has no commit before {snapshot_end(snapshot):%Y-%m-%d} UTC; "
-            f"build a later month, or name another branch in `branches` or a commit in `pins`"
+            f"set its `since` to a later month, or name another branch in `branches` or a commit in `pins`"
         )
     return _commit(mirror, repository, branch, chain[position][1], "first_parent")
 

@@ -223,6 +223,20 @@ def test_commits_are_a_table_in_order(tmp_path: Path) -> None:
         resolve_commits(topic_of(two, one), "2024-09", tmp_path / "mirrors")
 
 
+def test_a_young_repository_is_a_part_since_the_month_it_names(tmp_path: Path) -> None:
+    old, young = Made(tmp_path / "old.git"), Made(tmp_path / "young.git")
+    old.commit(OCTOBER)
+    young.commit(NOVEMBER)
+    topic = topic_of(old, young)
+    since = topic.repositories[1].model_copy(update={"since": "2024-11"})
+    topic = topic.model_copy(update={"repositories": (topic.repositories[0], since)})
+    assert resolve_commits(topic, "2024-10", tmp_path / "mirrors")["repository"].to_list() == ["old"]
+    assert resolve_commits(topic, "2024-11", tmp_path / "mirrors")["repository"].to_list() == ["old", "young"]
+    assert built(topic, tmp_path).files["repository"].unique().to_list() == ["old"]
+    with pytest.raises(CorpusError, match="2024-10: no repository is a part of it yet; see their `since`"):
+        resolve_commits(topic.model_copy(update={"repositories": (since,)}), "2024-10", tmp_path / "mirrors")
+
+
 def test_one_repository_under_two_names_is_refused(made: Made, tmp_path: Path) -> None:
     made.commit(OCTOBER)
     first = Repository(name="azure/openai", path=made.path)
