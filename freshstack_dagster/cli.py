@@ -259,18 +259,21 @@ def _doctor_checks(where: Any) -> dict[str, Callable[[], str]]:
 
     def settings() -> str:
         topics = load_topics(where.topics)
-        lacking = [
-            f"{name} ({source.path})"
-            for name, topic in topics.items()
-            if (source := topic.questions) and source.kind != "collection" and source.path and not source.path.exists()
-        ]
-        return f"{len(topics)} topics" + (f"; no file of questions yet: {', '.join(lacking)}" if lacking else "")
+        absent: dict[Path, list[str]] = {}
+        for name, topic in topics.items():
+            source = topic.questions
+            if source and source.kind != "collection" and source.path and not source.path.exists():
+                absent.setdefault(source.path, []).append(name)
+        lacking = "; ".join(f"{path} (of {', '.join(names)})" for path, names in absent.items())
+        return f"{len(topics)} topics" + (f"; not there yet: {lacking}" if lacking else "")
 
     def lake() -> str:
         Lake(where.lake).probe()
         return f"{where.lake} can be written"
 
     def catalogue() -> str:
+        if not where.catalogue.exists():
+            return "none yet; the first build makes it"
         with connect(where.catalogue) as connection:
             return f"{len(connection.execute('show tables').fetchall())} views"
 

@@ -218,12 +218,20 @@ def test_doctor_says_what_works_and_what_does_not(root: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "FAILED" not in result.stdout
     (root / "data" / "topics" / "broken.yaml").write_text("title: X\nrepositores: [a/b]\n")
-    (root / "data" / "freshstack.duckdb").unlink()
+    (root / "data" / "freshstack.duckdb").write_bytes(b"half of a file")
     result = run("doctor")
     assert result.exit_code == 1
     assert "FAILED   settings:" in result.stdout
     assert "FAILED   catalogue:" in result.stdout
     assert result.stderr.strip() == "error: 2 of the checks failed"
+    (root / "data" / "freshstack.duckdb").unlink()
+    (root / "data" / "topics" / "broken.yaml").unlink()
+    topic = root / "data" / "topics" / f"{TOPIC}.yaml"
+    topic.write_text(topic.read_text() + "questions: {kind: jsonl, path: data/q.jsonl}\n")
+    result = run("doctor")
+    assert result.exit_code == 0
+    assert "catalogue: none yet" in result.stdout
+    assert f"not there yet: {root / 'data' / 'q.jsonl'} (of {TOPIC})" in result.stdout
 
 
 def test_topics_names_what_it_cannot_read_and_what_has_no_file(root: Path) -> None:
