@@ -6,11 +6,14 @@ NAME is `owner/name` (it heads the documents, as in the papers), PATH a git repo
 that git resolves. Every file is chunked by both in one process, in passes of their own; CPU seconds are compared,
 reading git and loading grammars left out. `times` is the ratio over all files, `shared` the ratio over those of which
 the reference makes chunks: it leaves out what is large, in another encoding, or of a language that it does not know.
-`/floor` is ours over the least work: one tokenisation of every text and one parse of every text over the limit.
+`/floor` is ours over the least work: one tokenisation of every text and one parse of every text over the limit (a
+skeleton can cost less). PDFs are files of the reference's corpora: it reads them through pymupdf4llm, which takes most
+of its time where a repository holds a long one; they are counted if both sides can read them (ours: pypdfium2, the
+extra `pdf`), and stand in a row of their own beside `Markdown` and `other`, as `all` stands beside `all but PDF`.
 
 The reference is used if `freshstack.chunking` can be imported (its chunking needs tiktoken with cl100k_base in
 TIKTOKEN_CACHE_DIR, semchunk, pygments, nbformat, nbconvert, traitlets, transformers); without it our figures stand
-alone.
+alone. The benchmark `repositories` runs both as their users do, git, files and tables included.
 
 Fidelity: chunk ids of the reference that are ours too, by class of file. `clean` are the files on which ids are
 promised to be equal; each other class names what the reference does to the file.
@@ -22,23 +25,29 @@ import argparse
 import logging
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from freshstack_dagster.corpus import chunk as chunker
 from freshstack_dagster.corpus.decode import NotText, decode
 from freshstack_dagster.corpus.languages import grammar_of, language_of, parser_of
+from freshstack_dagster.corpus.pdf import is_pdf, pdf_reader
 from freshstack_dagster.corpus.tokens import count_tokens, load_tokenizer, token_ends
+from freshstack_dagster.corpus.workers import cut
 
 MAX_TOKENS = 2048
 # What the reference leaves out before chunking.
 EXCLUDED = {".png", ".gif", ".bin", ".jpg", ".jpeg", ".mp4", ".csv", ".json"}
 REFERENCE_MAX_CHARACTERS = 1_000_000
+
+KINDS = ("Markdown", "PDF", "other", "all but PDF", "all")
 
 Span = tuple[int, int]
 Reference = Callable[[str, bytes], list[tuple[Span, str]] | None]
@@ -115,7 +124,7 @@ def reference_chunker() -> Reference | None:
 
     def run(path: str, data: bytes) -> list[tuple[Span, str]] | None:
         try:
-            text = data.decode("utf-8")
+            text = pdf_as_markdown(data) if path.endswith(".pdf") else data.decode("utf-8")
         except UnicodeDecodeError:
             return None
         text = text.replace("\r\n", "\n").replace("\r", "\n")  # it opens files in text mode
@@ -129,6 +138,24 @@ def reference_chunker() -> Reference | None:
         return [(span, text) for span, text in texts if text.strip()]
 
     return run
+
+
+def pdf_as_markdown(data: bytes) -> str:
+    """A PDF's text as the reference reads it."""
+    import pymupdf4llm
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.pdf"
+        path.write_bytes(data)
+        return pymupdf4llm.to_markdown(str(path))
+
+
+def ours(path: str, data: bytes) -> list[Span]:
+    """Our cuts of a file, a PDF's of its text."""
+    if is_pdf(path, data):
+        starts, ends, *_ = cut(path, data, MAX_TOKENS).columns
+        return list(zip(starts, ends, strict=True))
+    return [(one.start_byte, one.end_byte) for one in chunker.chunk_file(path, data)]
 
 
 def floor(path: str, data: bytes) -> None:
@@ -196,6 +223,9 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     reference = None if options.no_reference else reference_chunker()
     load_tokenizer()
+    with_pdf = pdf_reader() is not None and (reference is None or find_spec("pymupdf4llm") is not None)
+    if not with_pdf:
+        print("PDFs are left out: pypdfium2 or the reference's pymupdf4llm is not installed", file=sys.stderr)
     tallies: dict[str, Tally] = defaultdict(Tally)
     fidelities: dict[str, Fidelity] = {}
     for argument in options.repositories:
@@ -203,7 +233,9 @@ def main() -> int:
         repository, _, commit = place.rpartition("@")
         if not (name and repository and commit):
             parser.error(f"{argument!r} is not NAME=PATH@COMMIT")
-        fidelities[name] = measure(name, list(blobs(repository, commit)), reference, tallies)
+        fidelities[name] = measure(
+            name, [file for file in blobs(repository, commit) if with_pdf or not is_pdf(*file)], reference, tallies
+        )
     print_speed(tallies, reference is not None)
     if reference is not None:
         for name, fidelity in fidelities.items():
@@ -224,16 +256,17 @@ def measure(
     """Chunk a repository's files in one pass each of ours, the floor and the reference; none profits from another."""
     for grammar in {grammar_of(language_of(path)) for path, _ in files} - {None}:
         parser_of(str(grammar))
-    ours = [seconds(chunker.chunk_file, f"{name}/{path}", data) for path, data in files]
+    cuts = [seconds(ours, f"{name}/{path}", data) for path, data in files]
     least = [seconds(floor, f"{name}/{path}", data)[0] for path, data in files]
     fidelity = Fidelity()
-    for (path, data), (ours_seconds, chunks), floor_seconds in zip(files, ours, least, strict=True):
+    for (path, data), (ours_seconds, chunks), floor_seconds in zip(files, cuts, least, strict=True):
         theirs, reference_seconds = None, 0.0
         if reference is not None:
             reference_seconds, theirs = seconds(reference, f"{name}/{path}", data)
-            compare(fidelity, path, data, theirs, [(c.start_byte, c.end_byte) for c in chunks])
-        kind = "Markdown" if path.endswith((".md", ".mdx")) else "other"
-        for key in (name, kind, "all"):
+            if not is_pdf(path, data):  # two readers, two texts
+                compare(fidelity, path, data, theirs, chunks)
+        kind = "Markdown" if path.endswith((".md", ".mdx")) else "PDF" if is_pdf(path, data) else "other"
+        for key in (name, kind, "all", *(["all but PDF"] if kind != "PDF" else [])):
             tally = tallies[key]
             tally.files += 1
             tally.bytes += len(data)
@@ -254,7 +287,7 @@ def print_speed(tallies: dict[str, Tally], with_reference: bool) -> None:
         f"{'':42}{'files':>7}{'MB':>8}{'chunks':>8}{'CPU s':>8}{'MB/s':>7}{'/floor':>8}{'reference':>11}{'times':>7}"
         f"{'shared':>8}"
     )
-    for key, tally in sorted(tallies.items(), key=lambda row: (row[0] in ("Markdown", "other", "all"), row[0])):
+    for key, tally in sorted(tallies.items(), key=lambda row: (KINDS.index(row[0]) if row[0] in KINDS else -1, row[0])):
         row = f"{key:42}{tally.files:7}{tally.bytes / 1e6:8.2f}{tally.chunks:8}{tally.seconds:8.2f}"
         row += (
             f"{tally.bytes / 1e6 / max(tally.seconds, 1e-9):7.1f}{tally.seconds / max(tally.floor_seconds, 1e-9):8.2f}"
