@@ -46,17 +46,18 @@ def skeleton_of(grammar: str, utf8: bytes) -> Skeleton | None:
 # Blocks whose children are whole blocks. Inside the others the grammar shows signs between words, which are masked.
 _MARKDOWN_CONTAINERS = frozenset(["document", "section", "list", "list_item", "block_quote"])
 
-# A first character that opens no block and underlines nothing.
+# A first character that opens no block and underlines nothing. A bracket stays: many of them in a row are more than the
+# grammar can follow, and what it makes of that is its own.
 _FIRST = rb"""(?:[A-Za-z$}{"'(/\\@&%;,.!?^)\]]|[\xc2-\xf4][\x80-\xbf]+)"""
 
 
 def _plain_lines(rest: bytes) -> re.Pattern[bytes]:
-    """Lines of text: one behind a list marker, or one and those after it that begin no further left.
+    """Lines of text: one behind a marker, or one and those after it that begin no further left.
 
     Group 3 can be masked, line ends and all: a paragraph, code and HTML go on over such lines alike.
     """
     # At most four blanks behind a marker: after more, the text is indented code.
-    marker = rb"(?:[-+*]|[0-9]{1,9}[.)])[ ]{1,4}"
+    marker = rb"(?:[-+*]|[0-9]{1,9}[.)]|#{1,6})[ ]{1,4}"
     more = rb"(?:\n\1[ \t]*" + _FIRST + rest + rb"*)*"
     return re.compile(
         rb"(?m)^([ \t]*)(" + marker + rb")?" + _FIRST + rb"(" + rest + rb"*(?(2)|" + more + rb"))(?![^\r\n])"

@@ -58,6 +58,7 @@ class Tally:
     """Sums over files."""
 
     files: int = 0
+    with_pdf: bool = False
     bytes: int = 0
     seconds: float = 0.0
     reference_seconds: float = 0.0
@@ -269,6 +270,7 @@ def measure(
         for key in (name, kind, "all", *(["all but PDF"] if kind != "PDF" else [])):
             tally = tallies[key]
             tally.files += 1
+            tally.with_pdf |= kind == "PDF"
             tally.bytes += len(data)
             tally.seconds += ours_seconds
             tally.floor_seconds += floor_seconds
@@ -289,9 +291,9 @@ def print_speed(tallies: dict[str, Tally], with_reference: bool) -> None:
     )
     for key, tally in sorted(tallies.items(), key=lambda row: (KINDS.index(row[0]) if row[0] in KINDS else -1, row[0])):
         row = f"{key:42}{tally.files:7}{tally.bytes / 1e6:8.2f}{tally.chunks:8}{tally.seconds:8.2f}"
-        row += (
-            f"{tally.bytes / 1e6 / max(tally.seconds, 1e-9):7.1f}{tally.seconds / max(tally.floor_seconds, 1e-9):8.2f}"
-        )
+        row += f"{tally.bytes / 1e6 / max(tally.seconds, 1e-9):7.1f}"
+        # Reading a PDF is neither tokenising nor parsing.
+        row += f"{'':8}" if tally.with_pdf else f"{tally.seconds / max(tally.floor_seconds, 1e-9):8.2f}"
         if with_reference:
             row += f"{tally.reference_seconds:11.1f}{tally.reference_seconds / max(tally.seconds, 1e-9):7.1f}"
             row += f"{tally.shared_reference_seconds / max(tally.shared_seconds, 1e-9):8.1f}"

@@ -289,16 +289,15 @@ def main() -> int:
 
 def _compare(folder: Path, options: argparse.Namespace) -> int:
     gigabytes, baseline_megabytes = options.gigabytes, options.baseline_megabytes
-    archive_gigabytes = options.archive_gigabytes or gigabytes
     posts, head, packed = folder / "Posts.xml", folder / "head.xml", folder / "posts.7z"
     # In processes of their own: a process takes over the peak memory of the one that started it.
     measure("generate", posts, gigabytes)
     size = posts.stat().st_size / 1e9
     measure("beginning", posts, head, baseline_megabytes * 1_000_000)
     to_pack, packed_size = posts, size
-    if archive_gigabytes < size:
-        to_pack, packed_size = folder / "part.xml", archive_gigabytes
-        measure("beginning", posts, to_pack, int(archive_gigabytes * 1e9))
+    if options.archive_gigabytes and options.archive_gigabytes < size:
+        to_pack, packed_size = folder / "part.xml", options.archive_gigabytes
+        measure("beginning", posts, to_pack, int(packed_size * 1e9))
     measure("pack", to_pack, packed)
     print(f"{size:.2f} GB of rows; {packed_size:.2f} GB packed to {packed.stat().st_size / 1e9:.2f} GB\n")
     print(f"{'':38}{'CPU s/GB':>9}{'wall s':>8}{'MB':>6}{'rows':>6}")
