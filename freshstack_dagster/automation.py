@@ -25,6 +25,7 @@ from freshstack_dagster.partitions import (
 TOPIC_GROUPS = ("questions", "nuggets", "answers")
 SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "calibration", "qrels", "evaluation")
 DRIFT_GROUPS = ("drift", "publishing")
+EXPORT_GROUPS = ("exports",)
 
 MONTHLY = "freshstack/monthly"
 PRIORITY = "dagster/priority"
@@ -50,6 +51,13 @@ compare_snapshots = dg.define_asset_job(
     selection=dg.AssetSelection.groups(*DRIFT_GROUPS),
     partitions_def=topic_partitions,
     description="A topic's drift over every snapshot that exists, and its report.",
+    tags={PRIORITY: "1"},
+)
+publish = dg.define_asset_job(
+    "publish",
+    selection=dg.AssetSelection.groups(*EXPORT_GROUPS),
+    partitions_def=topic_snapshot_partitions,
+    description="A topic's snapshot in the layouts that other tools read.",
     tags={PRIORITY: "1"},
 )
 score_runs = dg.define_asset_job(
@@ -162,5 +170,5 @@ def freshness_policy() -> dg.FreshnessPolicy | None:
     return dg.FreshnessPolicy.time_window(fail_window=timedelta(days=int(days)))
 
 
-JOBS: list[Any] = [build_questions, build_snapshot, compare_snapshots, score_runs, check_partitions]
+JOBS: list[Any] = [build_questions, build_snapshot, compare_snapshots, publish, score_runs, check_partitions]
 SCHEDULES = [monthly_build, daily_check]

@@ -161,7 +161,7 @@ def export(topic: str, snapshot: str, layout: str, folder: Path | None) -> None:
     lake, described = Lake(where.lake), find_topic(where, topic)
     _require_built(lake, described, snapshot)
     collection = load(lake, described, snapshot)
-    for path in write(collection, layout, folder or where.data / "exports" / topic / snapshot / layout):
+    for path in write(collection, layout, folder or where.exports / topic / snapshot / layout):
         click.echo(f"{path.stat().st_size:12,}  {path}")
 
 

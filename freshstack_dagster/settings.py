@@ -351,6 +351,8 @@ class Topic(Model):
     """Who plays the language-model roles."""
     budget: Budget = Budget()
     """What may be spent."""
+    layouts: tuple[Literal["freshstack", "beir", "trec"], ...] = ("freshstack",)
+    """Layouts in which the job `publish` writes the collection."""
 
     @field_validator("asked_from", "asked_before", mode="before")
     @classmethod
@@ -373,6 +375,8 @@ class Topic(Model):
                 raise ValueError(f"{what} {', '.join(repeated)} stands twice; give each a name of its own")
         if not self.repositories:
             raise ValueError("a topic needs at least one repository")
+        if not self.layouts:
+            raise ValueError("layouts is empty; name at least one")
         if not self.retrievers:
             raise ValueError("a topic needs at least one retriever")
         if self.judging.verdict == "majority" and not self.roles.annotators:
@@ -439,6 +443,11 @@ class Places(Model):
     def reports(self) -> Path:
         """HTML reports."""
         return self.data / "reports"
+
+    @property
+    def exports(self) -> Path:
+        """Collections as other tools read them: `exports/<topic>/<snapshot>/<layout>/`."""
+        return self.data / "exports"
 
     @property
     def submitted_runs(self) -> Path:

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
-from freshstack_dagster.automation import DRIFT_GROUPS, SNAPSHOT_GROUPS, TOPIC_GROUPS
+from freshstack_dagster.assets.columns import MADE_OF, column_lineage
+from freshstack_dagster.assets.tables import STAGES
+from freshstack_dagster.automation import DRIFT_GROUPS, EXPORT_GROUPS, SNAPSHOT_GROUPS, TOPIC_GROUPS
 from freshstack_dagster.definitions import defs
 from freshstack_dagster.partitions import (
     multi_key,
@@ -41,6 +43,22 @@ def test_every_asset_says_what_it_is():
             columns = spec.metadata["dagster/column_schema"].columns
             assert [column.name for column in columns] == list(TABLES[name].columns)
             assert all(column.description for column in columns)
+
+
+def test_column_lineage_names_columns_of_what_a_stage_reads():
+    reads = {table: stage.reads for stage in STAGES for table in stage.tables}
+    for table, columns in MADE_OF.items():
+        assert set(columns) <= set(TABLES[table].columns), table
+    for table, inputs in reads.items():
+        lineage = column_lineage(table, inputs).deps_by_column
+        for column, deps in lineage.items():
+            for dep in deps:
+                read = dep.asset_key.to_user_string()
+                assert read in inputs, (table, column, read)
+                assert dep.column_name in TABLES[read].columns, (table, column, dep.column_name)
+    assert {dep.column_name for dep in column_lineage("qrels", reads["qrels"]).deps_by_column["relevance"]} == {
+        "verdict"
+    }
 
 
 def test_definitions_load():
@@ -94,4 +112,4 @@ def test_the_monthly_schedule_asks_for_the_month_just_ended():
 def test_every_group_is_built_by_a_job():
     """A group in no job would never be built by the console script, and what reads it would fail."""
     groups = {spec.group_name for spec in defs.resolve_all_asset_specs()}
-    assert groups == {*TOPIC_GROUPS, *SNAPSHOT_GROUPS, *DRIFT_GROUPS}
+    assert groups == {*TOPIC_GROUPS, *SNAPSHOT_GROUPS, *DRIFT_GROUPS, *EXPORT_GROUPS}

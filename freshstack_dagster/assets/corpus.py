@@ -29,11 +29,17 @@ def _chunking(topic: Topic) -> Any:
 )
 def resolve_commits(stage: Stage) -> Built:
     """The last first-parent commit of the branch of the time, by committer date, before the month's end in UTC."""
+    from freshstack_dagster.corpus.build import commit_url
     from freshstack_dagster.corpus.build import resolve_commits as resolve
 
     commits = resolve(stage.topic, stage.month, stage.places.mirrors)
+    of_alias = {repository.alias: repository for repository in stage.topic.repositories}
     pages = [
-        {"repository": row["repository"], "commit": row["commit"][:12], "committed_at": str(row["committed_at"])}
+        {
+            "repository": row["repository"],
+            "committed_at": str(row["committed_at"]),
+            "commit": commit_url(of_alias[row["repository"]], row["commit"][:12]) or row["commit"][:12],
+        }
         for row in commits.iter_rows(named=True)
     ]
     later = [f"{r.name} since {r.since}" for r in stage.topic.repositories if not r.is_part_of(stage.month)]

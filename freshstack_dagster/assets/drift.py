@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -10,9 +11,11 @@ from freshstack_dagster.assets.calibration import counted_judgments
 from freshstack_dagster.assets.models import open_models
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.errors import LakeError
+from freshstack_dagster.publishing import plots
 from freshstack_dagster.settings import Topic
 
 HEADLINE = ("alpha_ndcg@10", "coverage@20", "recall@50")
+SUPPORT = ("fully", "partly", "none", "not_judged")
 
 
 def _baseline_setting(topic: Topic) -> Any:
@@ -58,8 +61,13 @@ def follow_support(stage: Stage) -> Built:
     questions = drift.unique(["question_id", "snapshot"])
     support = questions.group_by("snapshot", "question_support").len("questions").sort("snapshot", "question_support")
     lost = drift.filter(pl.col("change_from_baseline") == "lost")
+    kinds = [kind for kind in SUPPORT if kind in support["question_support"]]
+    by_month = {month: dict.fromkeys(kinds, 0) for month in support["snapshot"].unique(maintain_order=True)}
+    for month, kind, number in support.iter_rows():
+        by_month[month][kind] = number
     facts = {
         "baseline": baseline,
+        "plot": plots.stacked("Questions, by support of their nuggets", by_month),
         "questions, by support": support.to_dicts(),
         "nuggets that lost their support": lost.height,
         "questions with a lost nugget": sorted(lost["question_id"].unique()),
@@ -85,7 +93,11 @@ def shift_repositories(stage: Stage) -> Built:
     baseline = _baseline(stage, "judgments")
     renamed = {name.rsplit("/", 1)[-1]: r.alias for r in stage.topic.repositories for name in r.formerly}
     shift = repository_shift(chunks, _all_judgments(stage), baseline=baseline, renamed=renamed)
-    return Built({"repository_shift": shift}, {"baseline": baseline, "shift": shift.to_dicts()})
+    shares: dict[str, dict[str, float]] = {}
+    for month, repository, share in shift.select("snapshot", "repository", "supporting_share").iter_rows():
+        shares.setdefault(repository, {})[month] = share
+    plot = plots.bars("Share of supporting chunks, by repository", shares, percent=True)
+    return Built({"repository_shift": shift}, {"baseline": baseline, "plot": plot, "shift": shift.to_dicts()})
 
 
 @table_assets(
@@ -145,16 +157,31 @@ def compare_months(stage: Stage) -> Built:
     """Each system against itself in another month: paired tests on the questions both kept, corrected by Holm."""
     from freshstack_dagster.drift.correlation import system_drift
 
-    baseline = _baseline(stage, "retrieval_results")
-    drift = system_drift(stage.read_all("retrieval_results"), baseline=baseline)
+    baseline, results = _baseline(stage, "retrieval_results"), stage.read_all("retrieval_results")
+    drift = system_drift(results, baseline=baseline)
     changed = drift.filter(pl.col("p_corrected") < 0.05)
     columns = ["measure", "system", "snapshot_a", "snapshot_b", "score_a", "score_b", "p_corrected"]
     facts = {
         "baseline": baseline,
+        "plot": _plot_of_scores(results, HEADLINE[0]),
         "significant changes": changed.height,
         "changes": changed.select(columns).to_dicts() or "none is significant",
     }
     return Built({"system_drift": drift}, facts)
+
+
+def _plot_of_scores(results: Mapping[str, pl.DataFrame], measure: str) -> str:
+    means = {
+        month: dict(
+            frame.filter((pl.col("question_id") == "all") & (pl.col("measure") == measure))
+            .select("system", "value")
+            .iter_rows()
+        )
+        for month, frame in results.items()
+    }
+    systems = sorted({system for scores in means.values() for system in scores})
+    scores = {system: [means[month].get(system) for month in means] for system in systems}
+    return plots.slopes(f"{measure} by month, over the questions each month keeps", scores, list(means))
 
 
 @table_assets(

@@ -1,11 +1,18 @@
-"""What people read: the report of a topic."""
+"""What leaves the project: the report of a topic, and a snapshot's collection in layouts that other tools read."""
 
 from collections.abc import Iterator
 
 import dagster as dg
 
 from freshstack_dagster.assets.tables import code_version
-from freshstack_dagster.partitions import topic_of, topic_partitions
+from freshstack_dagster.errors import FreshstackError
+from freshstack_dagster.partitions import (
+    tag_run,
+    topic_and_snapshot,
+    topic_of,
+    topic_partitions,
+    topic_snapshot_partitions,
+)
 from freshstack_dagster.resources import Project
 
 REPORTED = [
@@ -48,5 +55,43 @@ def report(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.M
             "report": dg.MetadataValue.path(str(path)),
             "bytes": path.stat().st_size,
             "outcome": "written" if changed else "unchanged",
+        }
+    )
+
+
+@dg.asset(
+    partitions_def=topic_snapshot_partitions,
+    group_name="exports",
+    deps=["questions", "nuggets", "qrels", "question_outcomes", "chunks", "commits"],
+    kinds={"parquet"},
+    owners=["team:benchmark"],
+    tags={"freshstack/stage": "exports"},
+    code_version=code_version("publishing"),
+    description="The kept questions, nuggets, qrels and corpus in the topic's `layouts`, each with a card that says "
+    "what it is, below data/exports/<topic>/<snapshot>/.",
+)
+def exports(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:
+    """Write the collection in each of the topic's layouts. A snapshot that keeps no question is an error."""
+    from freshstack_dagster.publishing.export import card, export, load
+
+    tag_run(context)
+    topic, snapshot = topic_and_snapshot(context)
+    assert snapshot is not None
+    try:
+        described = project.topic(topic)
+        collection = load(project.lake, described, snapshot)
+        files = [
+            path
+            for layout in described.layouts
+            for path in export(collection, layout, project.places.exports / topic / snapshot / layout)
+        ]
+    except FreshstackError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+    lines = [f"| {path.relative_to(project.places.exports)} | {path.stat().st_size:,} |" for path in files]
+    yield dg.MaterializeResult(
+        metadata={
+            "folder": dg.MetadataValue.path(str(project.places.exports / topic / snapshot)),
+            "files": dg.MetadataValue.md("\n".join(["| file | bytes |", "| --- | ---: |", *lines])),
+            "card": dg.MetadataValue.md(card(collection, described.layouts[0])),
         }
     )

@@ -5,6 +5,7 @@ A stage is skipped when the fingerprint of everything it reads (input tables by 
 code of its rooms) equals the one its tables were built from; it then reports the table that stands.
 """
 
+import base64
 import hashlib
 import inspect
 import logging
@@ -18,6 +19,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from freshstack_dagster.assets.columns import column_lineage
 from freshstack_dagster.errors import FreshstackError, LakeError
 from freshstack_dagster.lake import Lake, Pointer, fingerprint
 from freshstack_dagster.partitions import tag_run, topic_and_snapshot, topic_partitions, topic_snapshot_partitions
@@ -193,7 +195,8 @@ def _build(definition: StageDefinition, stage: Stage) -> Iterator[dg.Materialize
     if not definition.always and all(pointer is not None and pointer.inputs == inputs for pointer in standing.values()):
         for table, pointer in standing.items():
             assert pointer is not None
-            yield _result(stage, table, pointer, {**pointer.notes, "outcome": "unchanged: nothing it reads changed"})
+            facts = {**pointer.notes, "outcome": "unchanged: nothing it reads changed"}
+            yield _result(stage, table, definition.reads, pointer, facts)
         stage.lake.ensure_catalogue(pointer for pointer in standing.values() if pointer is not None)
         stage.say(f"{', '.join(definition.tables)}: unchanged")
         return
@@ -213,13 +216,16 @@ def _build(definition: StageDefinition, stage: Stage) -> Iterator[dg.Materialize
         before = standing[table]
         same = before is not None and before.content == pointer.content
         outcome = "rebuilt, with the same content" if same else "written"
-        results.append(_result(stage, table, pointer, {**built.facts, "outcome": outcome, "seconds": seconds}))
+        facts = {**built.facts, "outcome": outcome, "seconds": seconds}
+        results.append(_result(stage, table, definition.reads, pointer, facts))
         stage.say(f"{table}: {pointer.rows:,} rows in {seconds:.1f} s, {outcome}")
     stage.lake.refresh_catalogue()
     yield from results
 
 
-def _result(stage: Stage, table: str, pointer: Pointer, facts: Mapping[str, Any]) -> dg.MaterializeResult:
+def _result(
+    stage: Stage, table: str, reads: Sequence[str], pointer: Pointer, facts: Mapping[str, Any]
+) -> dg.MaterializeResult:
     preview = stage.scan(table).head(PREVIEW_ROWS).collect()
     return dg.MaterializeResult(
         asset_key=table,
@@ -228,6 +234,7 @@ def _result(stage: Stage, table: str, pointer: Pointer, facts: Mapping[str, Any]
             "dagster/row_count": pointer.rows,
             "bytes": pointer.bytes,
             "preview": dg.MetadataValue.md(markdown_table(preview)),
+            "dagster/column_lineage": column_lineage(table, reads),
             **{name: _metadata(value) for name, value in facts.items()},
         },
     )
@@ -239,7 +246,8 @@ def _metadata(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return dg.MetadataValue.md(markdown_table(pl.DataFrame(value)))
     if isinstance(value, str) and value.startswith("<svg"):
-        return dg.MetadataValue.md(value)
+        image = base64.b64encode(value.encode()).decode()  # the UI shows no SVG that stands in the text itself
+        return dg.MetadataValue.md(f"![plot](data:image/svg+xml;base64,{image})")
     return value
 
 

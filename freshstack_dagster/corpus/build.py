@@ -169,10 +169,21 @@ def lost_languages(files: pl.DataFrame, share: float = 0.01) -> pl.DataFrame:
 
 def chunk_url(repository: Repository, commit: str, path: str | bytes) -> str | None:
     """Page of a file at a commit, percent-encoded, for a repository on GitHub; None for any other."""
+    page = _github_page(repository)
+    return page and f"{page}/blob/{commit}/{quote(path)}"
+
+
+def commit_url(repository: Repository, commit: str) -> str | None:
+    """Page of a commit's tree for a repository on GitHub; None for any other."""
+    page = _github_page(repository)
+    return page and f"{page}/tree/{commit}"
+
+
+def _github_page(repository: Repository) -> str | None:
     on_github = re.match(r"(?:https://|ssh://git@|git@)github\.com[/:]", repository.clone_url)
     if repository.path is not None or repository.history is not None or not on_github:
         return None
-    return f"https://github.com/{quote(repository.name)}/blob/{commit}/{quote(path)}"
+    return f"https://github.com/{quote(repository.name)}"
 
 
 def _heading(name: str, path: str) -> str:

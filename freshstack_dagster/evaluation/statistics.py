@@ -69,7 +69,7 @@ def collection_statistics(
     rows += [
         ("chunk_tokens", _number(chunks["tokens"].mean()), "mean cl100k_base tokens of a chunk, path head included"),
         ("judged_documents", documents, "pairs of a question and a chunk that were judged"),
-        ("supporting_documents", relevant["doc_id"].n_unique(), "different chunks that support at least one nugget"),
+        ("supporting_documents", relevant["doc_id"].n_unique(), "different chunks that support a kept question"),
     ]
     rows += [
         (f"judgments_{verdict}", judgments.filter(pl.col("verdict") == verdict).height, description)

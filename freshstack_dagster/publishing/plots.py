@@ -241,8 +241,10 @@ def _short(text: str, most: int) -> str:
 
 
 def _svg(title: str, description: str, height: float, body: Sequence[str]) -> str:
+    # The page scales it; where it stands alone as an image, it has a size.
+    size = f'width="{WIDTH}" height="{height:.0f}" viewBox="0 0 {WIDTH} {height:.0f}"'
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}" {FONT} '
+        f'<svg {size} role="img" aria-label="{escape(title)}" {FONT} '
         f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title><desc>{escape(description)}</desc>'
         + "".join(body)
         + "</svg>"

@@ -120,6 +120,35 @@ def test_the_metadata_panel_shows_counts_and_a_preview(dagster_dev: Server, back
     assert "doc_id" in text
 
 
+def test_a_comparison_shows_its_plot_and_where_its_columns_come_from(
+    dagster_dev: Server, backfill: Backfill, page: Any
+):
+    assert dagster_dev.wait_for_run(dagster_dev.launch("sample", job="compare_snapshots")) == "SUCCESS"
+    open_page(page, dagster_dev, "/assets/support_drift?view=overview", "questions, by support")
+    page.locator("tr:has-text('plot') >> text=Show Markdown").last.click()
+    page.wait_for_selector("img[alt=plot]")
+    page.wait_for_function("document.querySelector('img[alt=plot]').naturalWidth > 500")
+    query = (
+        "query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { "
+        "assetMaterializations(limit: 1) { metadataEntries { ... on TableColumnLineageMetadataEntry { lineage { "
+        "columnName columnDeps { assetKey { path } columnName } } } } } } } }"
+    )
+    node = dagster_dev.ask(query, key={"path": ["support_drift"]})["assetNodeOrError"]
+    (lineage,) = [entry["lineage"] for entry in node["assetMaterializations"][0]["metadataEntries"] if entry]
+    deps = {
+        column["columnName"]: [(d["assetKey"]["path"][-1], d["columnName"]) for d in column["columnDeps"]]
+        for column in lineage
+    }
+    assert set(deps["question_support"]) == {("judgments", "verdict"), ("annotations", "verdict")}
+
+
+def test_publishing_writes_a_snapshot_for_other_tools(dagster_dev: Server, backfill: Backfill):
+    run = dagster_dev.launch("sample", "2024-10", job="publish")
+    assert dagster_dev.wait_for_run(run) == "SUCCESS"
+    folder = dagster_dev.root / "data" / "exports" / "sample" / "2024-10" / "freshstack"
+    assert {path.name for path in folder.iterdir()} == {"README.md", "corpus.parquet", "queries.parquet"}
+
+
 def test_a_failed_check_shows_its_reason(dagster_dev: Server, questions: dict[str, str], page: Any):
     assert questions == {"sample": "SUCCESS", "silent": "FAILURE"}
     text = open_page(page, dagster_dev, "/assets/questions?view=checks", "questions_found")
