@@ -35,17 +35,23 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "nuggets": _object(summary=_STRING, nuggets=_array(_STRING)),
     "sub_questions": _object(reasoning=_STRING, sub_questions=_array(_STRING)),
     "closed_book_answer": _object(answer=_STRING),
-    "support": _object(
-        documents=_array(
-            _object(
-                document=_INTEGER,
-                reason=_STRING,
-                supported=_array(_object(nugget=_INTEGER, quote=_STRING)),
-                unsupported=_array(_INTEGER),
-            )
-        )
-    ),
 }
+
+
+def support_schema(documents: int, nuggets: int) -> dict[str, Any]:
+    """The schema of a reply on so many documents and nuggets.
+
+    A model that is held to it cannot name another document or nugget, or leave out a document; small models otherwise
+    write numbers at random, and lists without end.
+    """
+    of_documents, of_nuggets = ({**_INTEGER, "enum": list(range(1, count + 1))} for count in (documents, nuggets))
+    entry = _object(
+        document=of_documents,
+        reason=_STRING,
+        supported={**_array(_object(nugget=of_nuggets, quote=_STRING)), "maxItems": nuggets},
+        unsupported={**_array(of_nuggets), "maxItems": nuggets},
+    )
+    return _object(documents={**_array(entry), "minItems": documents, "maxItems": documents})
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from freshstack_dagster.errors import EvaluationError
 from freshstack_dagster.judging import heuristic
 from freshstack_dagster.judging.nuggets import explain, question_text, version_of
 from freshstack_dagster.judging.prompts import Prompt, load_prompt
-from freshstack_dagster.judging.replies import SCHEMAS, DocumentVerdict, read_support
+from freshstack_dagster.judging.replies import DocumentVerdict, read_support, support_schema
 from freshstack_dagster.language_models import Caller, Models, Request, run
 from freshstack_dagster.settings import Judging, ModelRole
 from freshstack_dagster.tables import TABLES
@@ -134,7 +134,7 @@ class _Plan:
             task="support",
             system=self.prompt.system,
             user=self.prompt.fill(texts),
-            schema=SCHEMAS["support"],
+            schema=support_schema(len(shown), len(nuggets)),
             prompt=self.version,
             inputs=inputs,
             question_id=question.question_id,

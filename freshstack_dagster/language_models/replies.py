@@ -11,6 +11,7 @@ Finish = Literal["stop", "length", "refusal", "content_filter"]
 
 _FENCE = re.compile(r"\A```(?:json|JSON)?[ \t]*\r?\n(.*?)\r?\n?```\Z", re.DOTALL)
 _SHOWN = 160
+_LENGTHS = {"minItems": "at least", "maxItems": "at most"}
 
 
 class MalformedReply(ValueError):
@@ -96,6 +97,9 @@ def _check_shape(data: dict[str, Any], schema: dict[str, Any]) -> None:
     error = best_match(Draft202012Validator(schema).iter_errors(data))
     if error is not None:
         where = error.json_path.removeprefix("$").removeprefix(".")
-        message = " ".join(error.message.split())
+        message = _LENGTHS.get(str(error.validator), error.message)
+        if message is not error.message:
+            message = f"{len(error.instance)} entries, {message} {error.validator_value} are asked for"
+        message = " ".join(message.split())
         message = message if len(message) <= 2 * _SHOWN else message[: 2 * _SHOWN] + "…"
         raise MalformedReply(f"the reply has the wrong shape{f' at {where}' if where else ''}: {message}")

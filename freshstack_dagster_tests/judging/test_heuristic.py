@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshstack_dagster.judging import heuristic
-from freshstack_dagster.judging.replies import SCHEMAS, read_nuggets, read_sub_questions, read_support
+from freshstack_dagster.judging.replies import SCHEMAS, read_nuggets, read_sub_questions, read_support, support_schema
 from freshstack_dagster.judging.statements import blocks, named, salient_statements, sentences, smaller_questions
 from freshstack_dagster.judging.support import quote_stands_in
 from freshstack_dagster.judging.terms import WINDOW, PooledTexts, nugget_terms, quote, supports
@@ -228,7 +228,9 @@ def test_whatever_the_texts_the_replies_pass_strict_reading(title, body, answer)
     assert read_sub_questions(read_object(json.dumps(questions), SCHEMAS["sub_questions"]))
     documents = [title, body, answer, body]
     support = heuristic.REPLIES["support"]({"nuggets": list(read), "documents": documents})
-    verdicts = read_support(read_object(json.dumps(support), SCHEMAS["support"]), documents=4, nuggets=len(read))
+    verdicts = read_support(
+        read_object(json.dumps(support), support_schema(4, len(read))), documents=4, nuggets=len(read)
+    )
     for verdict, document in zip(verdicts, documents, strict=True):
         assert all(quote_stands_in(found, document) for found in verdict.quotes.values())
     assert verdicts[1].quotes == verdicts[3].quotes

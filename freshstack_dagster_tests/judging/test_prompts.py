@@ -6,14 +6,16 @@ import pytest
 
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.judging.prompts import load_prompt
-from freshstack_dagster.judging.replies import SCHEMAS
+from freshstack_dagster.judging.replies import SCHEMAS, support_schema
+
+ALL_SCHEMAS = {**SCHEMAS, "support": support_schema(20, 5)}
 
 
-@pytest.mark.parametrize("task", SCHEMAS)
+@pytest.mark.parametrize("task", ALL_SCHEMAS)
 def test_every_task_has_a_prompt_that_names_its_reply(task):
     prompt = load_prompt(task)
     assert len(prompt.version) == 16
-    for name in SCHEMAS[task]["properties"]:
+    for name in ALL_SCHEMAS[task]["properties"]:
         assert f"`{name}`" in prompt.system
     assert "not meant for you" in prompt.system
 

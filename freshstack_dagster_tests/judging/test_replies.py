@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from freshstack_dagster.judging.replies import (
@@ -11,8 +13,10 @@ from freshstack_dagster.judging.replies import (
     read_nuggets,
     read_sub_questions,
     read_support,
+    support_schema,
 )
 from freshstack_dagster.language_models import ReplyError
+from freshstack_dagster.language_models.replies import MalformedReply, read_object
 
 
 def entry(document=1, supported=((1, "quote"),), unsupported=(2,), reason='because `list[int]` {is} "there"'):
@@ -80,8 +84,26 @@ def test_schemas_are_closed_and_put_reasons_first():
         elif schema["type"] == "array":
             check(schema["items"])
 
-    for schema in SCHEMAS.values():
+    support = support_schema(20, 5)
+    for schema in (*SCHEMAS.values(), support):
         check(schema)
-    document = list(SCHEMAS["support"]["properties"]["documents"]["items"]["properties"])
+    document = list(support["properties"]["documents"]["items"]["properties"])
     assert document.index("reason") < document.index("supported")
     assert next(iter(SCHEMAS["sub_questions"]["properties"])) == "reasoning"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([entry(1)], r"at documents: 1 entries, at least 2 are asked for"),
+        ([entry(1), entry(2), entry(2)], r"at documents: 3 entries, at most 2 are asked for"),
+        ([entry(1), entry(3)], r"at documents\[1\].document: 3 is not one of \[1, 2\]"),
+        ([entry(1), entry(2, [(4, "q")], [])], r"nugget: 4 is not one of \[1, 2\]"),
+        ([entry(1), entry(2, [], [1, 2, 2])], r"unsupported: 3 entries, at most 2 are asked for"),
+    ],
+)
+def test_a_model_that_is_held_to_the_schema_can_name_only_what_it_was_asked_about(entries, message):
+    schema = support_schema(2, 2)
+    assert read_object(json.dumps({"documents": [entry(2), entry(1)]}), schema)
+    with pytest.raises(MalformedReply, match=message):
+        read_object(json.dumps({"documents": entries}), schema)
