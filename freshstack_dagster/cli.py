@@ -95,14 +95,31 @@ def topics() -> None:
 @main.command()
 @click.argument("topic")
 @click.argument("snapshot")
-def estimate(topic: str, snapshot: str) -> None:
+@click.option(
+    "--pilot",
+    type=click.IntRange(1),
+    metavar="N",
+    help="First ask the models about N questions, within the budget: it makes the figures true, and the build uses "
+    "the replies.",
+)
+def estimate(topic: str, snapshot: str, pilot: int | None) -> None:
     """Say what language models will cost to build TOPIC at SNAPSHOT, by role, before anything is paid."""
     from freshstack_dagster.estimate import estimate_build
+    from freshstack_dagster.estimate import pilot as ask_a_few
 
     where = places()
-    found = estimate_build(
-        where, find_topic(where, topic), snapshot, say=lambda line: click.echo(f"  {line}", err=True)
-    )
+
+    def say(line: str) -> None:
+        click.echo(f"  {line}", err=True)
+
+    settings = find_topic(where, topic)
+    if pilot is not None:
+        asked = ask_a_few(where, settings, snapshot, pilot, say=say)
+        paid = "a price that is unknown" if asked["dollars"] is None else f"${asked['dollars']:.4f}"
+        failed = sum(asked["errors"].values())
+        errors = f", {failed} requests got no reply that can be used" if failed else ""
+        click.echo(f"pilot: {asked['calls']} calls for {paid}{errors}; the build will not pay for them again\n")
+    found = estimate_build(where, settings, snapshot, say=say)
     print_frame(found.printed(), f"{topic} {snapshot}: what is not in the cache")
     click.echo()
     for line in found.summary():

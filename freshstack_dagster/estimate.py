@@ -16,24 +16,28 @@ from typing import Any
 
 import polars as pl
 
+from freshstack_dagster.corpus.tokens import count_tokens
 from freshstack_dagster.evaluation.answer_files import read_answers
 from freshstack_dagster.evaluation.answers import answer_documents
 from freshstack_dagster.evaluation.contamination import closed_book_documents
 from freshstack_dagster.judging.annotation import annotator_name, sample_pools
-from freshstack_dagster.judging.nuggets import nugget_requests
-from freshstack_dagster.judging.support import support_requests
-from freshstack_dagster.judging.variants import variant_requests
+from freshstack_dagster.judging.nuggets import nugget_requests, question_text, write_nuggets
+from freshstack_dagster.judging.statements import salient_statements
+from freshstack_dagster.judging.support import judge_support, support_requests
+from freshstack_dagster.judging.variants import variant_requests, write_variants
 from freshstack_dagster.lake import Lake
 from freshstack_dagster.language_models import Models, Request
 from freshstack_dagster.language_models.cache import read_reply, reply_key
 from freshstack_dagster.language_models.estimate import Estimate, estimate
-from freshstack_dagster.settings import Budget, ModelRole, Places, Topic
+from freshstack_dagster.language_models.providers import replay
+from freshstack_dagster.retrieval.pools import build_pools
+from freshstack_dagster.retrieval.retrieve import retrieve
+from freshstack_dagster.settings import Budget, ModelRole, Places, Roles, Topic, load_topic
 from freshstack_dagster.tables import TABLES
 
-# Means over the five published topics (FreshStack, Table 3) and over topics built here with the default retrievers.
-NUGGETS_A_QUESTION = 3.2
-TOKENS_A_NUGGET = 25
-TOKENS_A_CLOSED_BOOK_ANSWER = 600
+# What the prompt asks for at most is 250 words.
+TOKENS_A_CLOSED_BOOK_ANSWER = 300
+# Over topics built here with the default retrievers.
 POOL_PER_DEPTH = 2.8
 TOKENS_A_POOLED_CHUNK = 1200
 # Pooled chunks are longer than those of the corpus at large: what says more is found more often.
@@ -41,11 +45,19 @@ LONGER_IN_POOLS = 1.5
 # Share of chunk texts that are the same after one month and after twelve (two published topics).
 SAME_AFTER_MONTH, SAME_AFTER_YEAR = 0.84, 0.24
 
-# Questions of an earlier snapshot whose replies show how long this judge's replies are.
+# Questions of an earlier snapshot or another topic whose replies show how long this model's replies are.
 SIZED_BY_QUESTIONS = 25
+# For each question that a pilot judges, so many have their texts written.
+TEXTS_A_PILOT = 3
+# Questions whose texts by the models are known before their pools say how large the others' will be.
+ENOUGH = 3
+# Retrievers that take no money, no weights and little time: with them a pool can be foretold.
+FREE_RETRIEVERS = ("bm25", "bm25_code", "lsa")
 
 CLOSED_BOOK = "closed_book_answer"
+TOPIC_ROLES = ("nuggets", "sub_questions", CLOSED_BOOK)
 EXACT = "exact requests"
+TYPICAL = "typical sizes"
 
 
 @dataclass(frozen=True)
@@ -154,13 +166,13 @@ class BuildEstimate:
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         if any(line.stage.endswith("pool") and line.found.calls and line.basis != EXACT for line in self.lines):
             lines.append(
-                "nearly all is paid for judging: materialise everything up to `pools` in the UI and ask again, and the "
-                "requests are exact"
+                "nearly all is paid for judging: when the corpus is built, which costs nothing, the pool is foretold; "
+                "when everything up to `pools` is materialised in the UI, the requests are exact"
             )
         if pending := sorted({line.stage for line in self.lines if line.found.calls and not line.found.calibrated_on}):
             lines.append(
-                f"the length of replies is a typical one for {', '.join(pending)}; after a first run that "
-                "budget.per_run keeps small, ask again: its replies correct the figures"
+                f"the length of replies is a typical one for {', '.join(pending)}; with --pilot 5 the models are asked "
+                "about five questions first, and their replies, which the build uses, correct the figures"
             )
         return lines
 
@@ -176,6 +188,50 @@ def estimate_build(
     work = _Work(places, topic, snapshot, say)
     lines = [*work.topic_lines(), *work.answer_lines(), *work.pool_lines()]
     return BuildEstimate(tuple(lines), tuple(dict.fromkeys(work.assumptions)), topic.budget)
+
+
+def pilot(
+    places: Places, topic: Topic, snapshot: str, questions: int, *, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Ask the topic's models about a few questions, so that an estimate rests on their own texts and replies.
+
+    The questions are drawn by a hash of their ids and go through every role, the judge and the annotators included if
+    a corpus stands. Three times as many have their texts written and are not judged: that costs little, and pools
+    differ more from question to question than replies do. What is asked is what `build` will ask, and `build` finds the
+    replies in the cache: nothing is paid twice. The topic's budget holds. Returns the counts of `Models.summary`.
+    Raises FreshstackError where a setting or a source is wrong or a model stops the run.
+    """
+    topic.asked_before_for(snapshot)
+    work = _Work(places, topic, snapshot, say)
+    models = Models(cache=work.models.folder, budget=topic.budget, snapshot=snapshot, progress=say)
+    single = {name: getattr(topic.roles, name).model_copy(update={"batch": False}) for name in (*TOPIC_ROLES, "judge")}
+    drawn = pl.col("question_id").map_elements(_hash, return_dtype=pl.String())
+    few = work.asked.sort(drawn).head(TEXTS_A_PILOT * questions)
+    without = few.join(work.nuggets.filter(pl.col("prompt") != _STAND_IN), on="question_id", how="anti")
+    if without.height:
+        write_nuggets(without, models, single["nuggets"])
+    for name in work._model_variants:
+        without = few.join(work.written_variants.filter(variant=name), on="question_id", how="anti")
+        if without.height:
+            write_variants(without, work.nuggets, models, topic.roles.model_copy(update=single), [name])
+    work = _Work(places, topic, snapshot, say)
+    pool = work._pool()
+    if pool.basis == TYPICAL:
+        say("no corpus stands, so the judge was asked nothing: build the corpus, which costs nothing, and ask again")
+        return models.summary()
+    own = few.filter(pl.col("question_id").is_in(work.known)).head(questions)
+    pools = pool.pools.join(own, on="question_id", how="semi")
+
+    def judge(name: str, role: ModelRole, pools: pl.DataFrame, chunks: pl.LazyFrame | pl.DataFrame) -> None:
+        role = role.model_copy(update={"batch": False})
+        judge_support(own, work.nuggets, pools, chunks, models, role, topic.judging, judge_name=name)
+
+    answers, of_questions = closed_book_documents(work.written_variants.join(own, on="question_id", how="semi"))
+    judge("judge", topic.roles.judge, of_questions, answers)
+    judge("judge", topic.roles.judge, pools, pool.chunks)
+    for name, role in sorted(topic.roles.annotators.items()):
+        judge(annotator_name(name), role, sample_pools(pools, pool.chunks, topic.judging), pool.chunks)
+    return models.summary()
 
 
 @dataclass(frozen=True)
@@ -228,24 +284,81 @@ class _Work:
 
     @cached_property
     def nuggets(self) -> pl.DataFrame:
-        """The nuggets that the topic's model wrote, and typical ones for questions that have none by it."""
+        """The nuggets that the topic's model wrote; the heuristic's statements for questions that have none by it."""
         role = self.topic.roles.nuggets
         model = self.models.role("nuggets", role).model
         standing = TABLES["nuggets"].empty()
         if self._stands("nuggets"):
             standing = self.lake.read("nuggets", self.topic.name).filter(pl.col("model") == model)
         lacking = self.questions.join(standing, on="question_id", how="anti")
+        if (told := self._in_cache(lacking, "nuggets", role)).height:
+            standing = pl.concat([standing, write_nuggets(told, self.frozen, _frozen(role))[0]])
+            lacking = self.questions.join(standing, on="question_id", how="anti")
+        stand_ins = _stand_in_nuggets(lacking, model)
         if lacking.height:
+            tokens = sum(count_tokens(text) for text in stand_ins["text"]) / max(1, stand_ins.height)
             self.assumptions.append(
-                f"{lacking.height} questions have no nuggets by {model} yet: {NUGGETS_A_QUESTION} a question of "
-                f"{TOKENS_A_NUGGET} tokens each"
+                f"{lacking.height} questions have no nuggets by {model} yet: the heuristic's statements stand in for "
+                f"them, {stand_ins.height / lacking.height:.1f} a question of {tokens:.0f} tokens each"
             )
-        return pl.concat([standing, _typical_nuggets(lacking, model)])
+        return pl.concat([standing, stand_ins])
+
+    @cached_property
+    def frozen(self) -> Models:
+        """Models that only read the cache: what a run that stopped, or a pilot, has paid for."""
+        return Models(cache=self.places.cache / "language_models", budget=Budget())
+
+    def _in_cache(self, questions: pl.DataFrame, name: str, role: ModelRole) -> pl.DataFrame:
+        """Those questions to which a role's reply lies in the cache."""
+        if role.provider == "heuristic" or not questions.height:
+            return questions.clear()
+        asked_as = replay.original(name, role) if role.provider == "replay" else role
+        requests = self._topic_requests(questions, name, self.frozen, _frozen(role))
+        found = [read_reply(self.models.store, reply_key(asked_as, request, 1)) is not None for request in requests]
+        return questions.filter(pl.Series(found, dtype=pl.Boolean))
+
+    @staticmethod
+    def _topic_requests(questions: pl.DataFrame, name: str, models: Models, role: ModelRole) -> list[Request]:
+        if name == "nuggets":
+            return nugget_requests(questions, models, role)
+        return variant_requests(questions, models, Roles().model_copy(update={name: role}), [name])[name]
+
+    @cached_property
+    def written_variants(self) -> pl.DataFrame:
+        """The query variants that the topic's models wrote: in the table, or as replies in the cache."""
+        schema = TABLES["query_variants"].schema
+        standing = pl.DataFrame(schema=schema)
+        if self._stands("query_variants"):
+            standing = self.lake.read("query_variants", self.topic.name)
+        parts = [pl.DataFrame(schema=schema)]
+        for name in self._model_variants:
+            role = getattr(self.topic.roles, name)
+            model = self.models.role(name, role).model
+            own = standing.filter(pl.col("variant") == name, pl.col("model") == model)
+            told = self._in_cache(self.questions.join(own, on="question_id", how="anti"), name, role)
+            roles = Roles().model_copy(update={name: _frozen(role)})
+            parts += [own, write_variants(told, self.nuggets, self.frozen, roles, [name])[0]]
+        return pl.concat(parts)
+
+    @property
+    def _model_variants(self) -> list[str]:
+        """The wanted query variants that a language model writes."""
+        roles, wanted = self.topic.roles, self.topic.pooling.variants
+        return [name for name in ("sub_questions", CLOSED_BOOK) if name in wanted and _asks(getattr(roles, name))]
+
+    @cached_property
+    def known(self) -> list[str]:
+        """Questions of the snapshot of which every text that pools is there as the topic's models wrote it."""
+        invented = self.nuggets.filter(pl.col("prompt") == _STAND_IN)
+        known = self.asked.select("question_id").join(invented, on="question_id", how="anti")
+        for name in self._model_variants:
+            known = known.join(self.written_variants.filter(variant=name), on="question_id", how="semi")
+        return sorted(known["question_id"])
 
     @cached_property
     def nuggets_stand(self) -> bool:
         """Whether no nugget is an invented one, so that verdicts on them can be carried over."""
-        return bool((self.nuggets["prompt"] != _TYPICAL).all())
+        return bool((self.nuggets["prompt"] != _STAND_IN).all())
 
     def topic_lines(self) -> list[Line]:
         """Nuggets, sub-questions and closed-book answers: from the questions alone, so the requests are exact."""
@@ -258,7 +371,7 @@ class _Work:
         """The judge on closed-book answers and on the answers of systems."""
         lines = []
         judged = self._judged_answers("closed_book_judgments", *closed_book_documents(self._closed_book_answers()))
-        basis = EXACT if self.nuggets_stand and not self.invented_answers else "typical sizes"
+        basis = EXACT if self.nuggets_stand and not self.invented_answers else TYPICAL
         lines.append(self._line("judge: closed-book answers", "judge", self.topic.roles.judge, *judged, basis=basis))
         answers = read_answers(self.places.submitted_answers / self.topic.name, self.questions["question_id"])
         if answers.height:
@@ -306,31 +419,56 @@ class _Work:
         all_requests: Sequence[Request] | None = None,
         basis: str = EXACT,
         answered: Callable[[], Sequence[Request]] | None = None,
+        *,
+        anew: bool = False,
     ) -> Line:
         self.say(f"{stage}: counting {len(requests):,} requests")
-        found = self._estimate(name, role, requests, answered)
+        found = self._estimate(name, role, requests, answered, anew)
         same = all_requests is None or all_requests is requests
-        whole = found if same else self._estimate(name, role, all_requests or (), answered)
+        whole = found if same else self._estimate(name, role, all_requests or (), answered, anew)
         return Line(stage, role, found, whole, basis)
 
     def _estimate(
-        self, name: str, role: ModelRole, requests: Sequence[Request], answered: Callable[[], Sequence[Request]] | None
+        self,
+        name: str,
+        role: ModelRole,
+        requests: Sequence[Request],
+        answered: Callable[[], Sequence[Request]] | None,
+        anew: bool,
     ) -> Estimate:
         """An estimate, corrected by the replies to `answered` requests where it knows none of its own."""
-        found = estimate(self.models, name, role, requests)
-        if answered is None or found.calibrated_on or not found.calls:
+        found = estimate(self.models, name, role, requests, anew=anew)
+        if found.calibrated_on or not found.calls or role.cache == "refresh":
             return found
         own = {reply_key(role, request, 1) for request in requests}
-        keys = {reply_key(role, request, 1): request for request in answered()}
-        known = [
-            request
-            for key, request in keys.items()
-            if key not in own and read_reply(self.models.store, key) is not None
-        ]
-        with_known = estimate(self.models, name, role, [*requests, *known])
-        if not known or role.cache == "refresh":
+
+        def known(asked: Sequence[Request]) -> list[Request]:
+            keys = {reply_key(role, request, 1): request for request in asked}
+            return [
+                request
+                for key, request in keys.items()
+                if key not in own and read_reply(self.models.store, key) is not None
+            ]
+
+        replied = known(answered() if answered is not None else ()) or known(self._asked_in_other_topics(name, role))
+        if not replied:
             return found
+        with_known = estimate(self.models, name, role, [*requests, *replied])
         return replace(with_known, requests=found.requests, cached=found.cached)
+
+    def _asked_in_other_topics(self, name: str, role: ModelRole) -> list[Request]:
+        """What the same model was asked, by the same prompt, in other topics of this lake."""
+        requests: list[Request] = []
+        for path in sorted(self.places.topics.glob("*.yaml")):
+            if path.stem == self.topic.name or self.lake.current("questions", path.stem, None) is None:
+                continue
+            other = _Work(self.places, load_topic(path), self.snapshot, self.say)
+            if name in TOPIC_ROLES:
+                few = other.questions.head(SIZED_BY_QUESTIONS)
+                requests += self._topic_requests(few, name, self.frozen, _frozen(role))
+            else:
+                requests += other._asked_elsewhere(name, role, "judgments" if name == "judge" else "annotations")
+        return requests
 
     def _pool_line(self, stage: str, name: str, role: ModelRole, pool: _Pool, pools: pl.DataFrame, table: str) -> Line:
         def requests(earlier: Sequence[tuple[str | None, pl.DataFrame]]) -> list[Request]:
@@ -356,7 +494,8 @@ class _Work:
             line = self._line(stage, name, role, fresh, whole, pool.basis, answered)
             left = 1.0
         else:
-            line = self._line(stage, name, role, whole, whole, pool.basis, answered)
+            # Its replies are in the cache, but the new month's batches are others.
+            line = self._line(stage, name, role, whole, whole, pool.basis, answered, anew=True)
             left = 1 - pool.carried * self._judged_elsewhere(name, role, table)
         return replace(
             line,
@@ -432,10 +571,7 @@ class _Work:
         if CLOSED_BOOK not in self.topic.pooling.variants or role.provider == "heuristic":
             return pl.DataFrame(schema=schema)
         model = self.models.role(CLOSED_BOOK, role).model
-        standing = pl.DataFrame(schema=schema)
-        if self._stands("query_variants"):
-            variants = self.lake.read("query_variants", self.topic.name)
-            standing = variants.filter(pl.col("variant") == CLOSED_BOOK, pl.col("model") == model)
+        standing = self.written_variants.filter(variant=CLOSED_BOOK)
         lacking = self.questions.join(standing, on="question_id", how="anti")["question_id"].to_list()
         self.invented_answers = len(lacking)
         if lacking:
@@ -457,15 +593,21 @@ class _Work:
         return pl.concat([standing, pl.DataFrame(rows, schema=schema)])
 
     def _pool(self) -> _Pool:
-        """The snapshot's pool, else the nearest snapshot's, else a typical one."""
+        """The snapshot's pool, else one foretold in its corpus, else the nearest snapshot's, else a typical one."""
+        name = self.topic.name
+        # A pool that stands was found with other texts where the models' are not in the tables yet.
+        renewed = not self.nuggets_stand and len(self.known) >= ENOUGH
+        if renewed and (foretold := self._foretold_pool()) is not None:
+            return foretold
         if self._stands("pools", self.snapshot) and self._stands("chunks", self.snapshot):
             return self._standing_pool(self.snapshot)
-        name = self.topic.name
+        if self._stands("chunks", self.snapshot) and (foretold := self._foretold_pool()) is not None:
+            return foretold
         others = [other for other in self.lake.snapshots("pools", name) if self._stands("chunks", other)]
         if others:
             nearest = min(others, key=lambda other: (_months(other, self.snapshot), other))
             return self._standing_pool(nearest)
-        return self._typical_pool()
+        return self._foretold_pool() or self._typical_pool()
 
     def _standing_pool(self, snapshot: str) -> _Pool:
         name = self.topic.name
@@ -516,6 +658,88 @@ class _Work:
         )
         return growth
 
+    def _foretold_pool(self) -> _Pool | None:
+        """The pool that the topic's free retrievers find in the nearest corpus; None if there is neither.
+
+        They are asked with the texts that stand, and with the heuristic's where a model will write others: question and
+        answer, which pool most, are known as they are.
+        """
+        name, topic = self.topic.name, self.topic
+        snapshots = self.lake.snapshots("chunks", name)
+        retrievers = tuple(one for one in topic.retrievers if one.kind in FREE_RETRIEVERS)
+        if not snapshots or not retrievers or not self.asked.height:
+            return None
+        nearest = min(snapshots, key=lambda other: (_months(other, self.snapshot), other))
+        chunks = self.lake.scan("chunks", name, nearest)
+        known = self.known if len(self.known) >= ENOUGH else []
+        queries = self._queries(known)
+        self.say(f"judge: pool: retrieving {queries.height:,} texts from the corpus of {nearest}")
+        runs = retrieve(
+            queries,
+            chunks.select("doc_id", "path", "content_hash", "text").collect(),
+            topic.model_copy(update={"retrievers": retrievers}),
+            cache=self.places.cache,
+        )
+        found = build_pools(runs, topic.pooling)
+        pools = found.filter(~pl.col("question_id").str.starts_with(_AS_FORETOLD))
+        stand_ins = self._stood_in(queries)
+        found_by = " and ".join(one.name for one in retrievers)
+        written = f", and the heuristic's {' and '.join(stand_ins)} stand in for the models'" if stand_ins else ""
+        self.assumptions.append(f"the pool is not built: {found_by} found one in the corpus of {nearest}{written}")
+        of_known = pl.col("question_id").is_in(known)
+        unknown, true = pools.filter(~of_known), pools.filter(of_known).height
+        if not unknown.height:
+            growth = 1.0
+        elif known:
+            growth = true / max(1, found.height - pools.height)
+            self.assumptions.append(
+                f"the pools of the {len(known)} questions whose texts the models wrote are {growth:.2f} times as large "
+                "as with the heuristic's texts: so are the others'"
+            )
+        else:
+            growth = self._growth(unknown, nearest)
+        exact = not stand_ins and retrievers == topic.retrievers and nearest == self.snapshot and growth == 1
+        return _Pool(
+            self.questions,
+            pools,
+            chunks.select("doc_id", "content_hash", "text"),
+            EXACT if exact and not topic.pooling.top_up else "foretold pool",
+            (true + growth * unknown.height) / max(1, pools.height),
+        )
+
+    def _queries(self, known: Sequence[str]) -> pl.DataFrame:
+        """The query variants of the snapshot's questions: the heuristic's where the models' are not there yet.
+
+        Known questions stand twice, the second time as they would have been foretold.
+        """
+        wanted = self.topic.pooling.variants
+        free = Models(cache=self.places.cache / "language_models", budget=Budget())
+        rules, _ = write_variants(self.asked, self.nuggets, free, Roles(), wanted)
+        written = self.written_variants.join(self.asked, on="question_id", how="semi")
+        if not known:
+            # Few are no measure, and a variant that only some have would pass for one that all have.
+            written = written.filter((pl.col("variant") != CLOSED_BOOK) | pl.lit(self._all_closed_book))
+        queries = pl.concat([written, rules.join(written, on=["question_id", "variant"], how="anti")])
+        again = self.asked.filter(pl.col("question_id").is_in(known))
+        stand_ins = _stand_in_nuggets(again, "")
+        foretold, _ = write_variants(again, stand_ins, free, Roles(), wanted)
+        return pl.concat([queries, foretold.with_columns(question_id=_AS_FORETOLD + pl.col("question_id"))])
+
+    @property
+    def _all_closed_book(self) -> bool:
+        return self.asked.join(
+            self.written_variants.filter(variant=CLOSED_BOOK), on="question_id", how="anti"
+        ).is_empty()
+
+    def _stood_in(self, queries: pl.DataFrame) -> list[str]:
+        """The variants of which some text is the heuristic's and will be a model's, or is lacking."""
+        true = queries.filter(~pl.col("question_id").str.starts_with(_AS_FORETOLD))
+        rules = true.filter(pl.col("model") == "heuristic")["variant"].unique().to_list()
+        return [
+            *(["nuggets"] if not self.nuggets_stand else []),
+            *(name for name in self._model_variants if name in rules),
+        ]
+
     def _typical_pool(self) -> _Pool:
         name, judging = self.topic.name, self.topic.judging
         documents = math.ceil(POOL_PER_DEPTH * self.topic.pooling.depth)
@@ -525,8 +749,7 @@ class _Work:
             nearest = min(snapshots, key=lambda other: (_months(other, self.snapshot), other))
             mean = self.lake.scan("chunks", name, nearest).select(pl.col("tokens").mean()).collect().item() or tokens
             tokens, whence = round(LONGER_IN_POOLS * mean), f"the corpus of {nearest}"
-            count = self.lake.scan("chunks", name, nearest).select(pl.len()).collect().item()
-            documents = min(documents, count)
+            documents = min(documents, self.lake.scan("chunks", name, nearest).select(pl.len()).collect().item())
         tokens = min(tokens, judging.max_chunk_tokens, self.topic.max_tokens)
         self.assumptions.append(
             f"no pool is built: {documents} chunks a question of {tokens} tokens each, as in {whence}"
@@ -542,7 +765,7 @@ class _Work:
         ]
         chunks = pl.DataFrame(rows, schema={name: pl.String() for name in ("doc_id", "content_hash", "text")})
         pools = self.asked.select("question_id").join(chunks.select("doc_id"), how="cross")
-        return _Pool(self.questions, pools, chunks.lazy(), "typical sizes")
+        return _Pool(self.questions, pools, chunks.lazy(), TYPICAL)
 
 
 def pool_growth(found_by: Sequence[Sequence[str]], variants: int, lacking: int) -> float:
@@ -570,7 +793,17 @@ def same_after(months: int) -> float:
     return SAME_AFTER_MONTH * (SAME_AFTER_YEAR / SAME_AFTER_MONTH) ** ((months - 1) / 11)
 
 
-_TYPICAL = "typical"
+_STAND_IN = "stand-in"
+_AS_FORETOLD = "foretold:"
+
+
+def _frozen(role: ModelRole) -> ModelRole:
+    """The role as one that only reads the cache."""
+    return role if role.provider in ("heuristic", "replay") else role.model_copy(update={"cache": "only"})
+
+
+def _asks(role: ModelRole) -> bool:
+    return role.provider != "heuristic"
 
 
 def _fused(pools: pl.DataFrame, depth: int) -> pl.DataFrame:
@@ -581,22 +814,22 @@ def _fused(pools: pl.DataFrame, depth: int) -> pl.DataFrame:
     return pools.select(variants=of_fusion).filter(pl.col("variants").list.len() > 0)
 
 
-def _typical_nuggets(questions: pl.DataFrame, model: str) -> pl.DataFrame:
-    """Invented nuggets: as many over all questions as are usual, of the usual length."""
+def _stand_in_nuggets(questions: pl.DataFrame, model: str) -> pl.DataFrame:
+    """For each answer the heuristic's statements: about as many as a model's nuggets would be, and as long."""
     rows: list[dict[str, Any]] = []
-    for number, question_id in enumerate(questions["question_id"]):
-        count = math.floor((number + 1) * NUGGETS_A_QUESTION) - math.floor(number * NUGGETS_A_QUESTION)
+    for row in questions.to_dicts():
+        texts = salient_statements(question_text(row), row["answer_text"]) or [row["title"]]
         rows += [
             {
-                "nugget_id": f"{question_id}_{position}",
-                "question_id": question_id,
+                "nugget_id": f"{row['question_id']}_{position}",
+                "question_id": row["question_id"],
                 "position": position,
-                "text": _filler(f"{position}", TOKENS_A_NUGGET),
+                "text": text,
                 "model": model,
-                "prompt": _TYPICAL,
+                "prompt": _STAND_IN,
                 "reply": None,
             }
-            for position in range(count)
+            for position, text in enumerate(texts)
         ]
     return pl.DataFrame(rows, schema=TABLES["nuggets"].schema)
 

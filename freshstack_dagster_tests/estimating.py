@@ -1,6 +1,6 @@
 """What an estimate said and what a server then billed: a standing project is built anew with models at a local server.
 
-Run it on any project whose topic stands built up to the pools:
+Run it on any project where a topic's corpus stands:
 
     python -m freshstack_dagster_tests.estimating ROOT TOPIC SNAPSHOT [OTHER_SNAPSHOT]
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from freshstack_dagster.assets.answers import probe_contamination
@@ -26,13 +27,14 @@ from freshstack_dagster.assets.nuggets import write_nuggets, write_query_variant
 from freshstack_dagster.assets.pools import pool_candidates, retrieve
 from freshstack_dagster.corpus.tokens import count_tokens
 from freshstack_dagster.estimate import BuildEstimate, estimate_build
+from freshstack_dagster.estimate import pilot as pilot_build
 from freshstack_dagster.settings import Places, load_topic
 from freshstack_dagster_tests.assets.calibration_project import materialize
 from freshstack_dagster_tests.language_models.misbehaving_server import MisbehavingServer, Prompt
 
 IN, OUT = 0.25, 2.0
 ROLES = ("nuggets", "sub_questions", "closed_book_answer", "judge")
-READ = ("questions", "nuggets", "query_variants", "chunks", "commits", "files", "runs", "pools")
+READ = ("questions", "chunks", "commits", "files")
 STAGES = (write_nuggets, write_query_variants, probe_contamination, retrieve, pool_candidates, judge_pools)
 
 
@@ -65,7 +67,7 @@ def reply(prompt: Prompt) -> dict[str, Any]:
         thirds = [" ".join(words[start : start + 18]) for start in (0, 18, 36)]
         return {"reasoning": " ".join((words * 3)[:110]), "sub_questions": [t for t in thirds if t] or ["what is it"]}
     if asked == "answer":
-        return {"answer": " ".join((words * 20)[:420])}
+        return {"answer": " ".join((words * 20)[:200])}
     nuggets = [line.split(". ", 1)[1] for line in _part(prompt.user, "nuggets").split("\n")]
     documents = re.findall(r'<document number="(\d+)">\n(.*?)\n</document>', prompt.user, re.DOTALL)
     return {"documents": [_verdict(int(number), text, nuggets) for number, text in documents]}
@@ -106,7 +108,7 @@ def four_bytes(prompt: Prompt) -> int:
 
 
 def copy_project(source: Path, root: Path, topic: str, server: MisbehavingServer, **settings: Any) -> None:
-    """A project with the topic's standing tables, whose roles all ask the server."""
+    """A project with the topic's questions and corpus, whose roles all ask the server."""
     for folder in ("topics", "lake"):
         (root / "data" / folder).mkdir(parents=True, exist_ok=True)
     for table in READ:
@@ -129,10 +131,12 @@ def compare(
     count: Callable[[Prompt], int] = tokens_in,
     later: str | None = None,
     pilot: int = 4,
+    piloted: int = 5,
 ) -> list[Compared]:
-    """Estimate, build against a server, and compare: before anything; before judging, without and with a pilot.
+    """Estimate, build against a server, and compare: before anything, without and with a pilot; before judging, too.
 
-    `pilot` calls are answered before the server fails, as a run that stopped would leave them. With `later`, that
+    The first pilot asks about `piloted` questions; before judging `pilot` calls are answered before the server fails,
+    as a run that stopped would leave them. What was paid already stands in no later bill. With `later`, that
     snapshot's judging is compared as well, where verdicts are carried over.
     """
     open_for = [10**9]
@@ -151,20 +155,26 @@ def compare(
             return estimate_build(Places(root=root), load_topic(root / "data" / "topics" / f"{topic}.yaml"), month)
 
         before = told(snapshot)
+        of_pilot = pilot_build(
+            Places(root=root), load_topic(root / "data" / "topics" / f"{topic}.yaml"), snapshot, piloted
+        )
+        paid_first, after_pilot = server.billed(IN, OUT), told(snapshot)
+        assert of_pilot["dollars"] == pytest.approx(paid_first)
         run = lambda month, *stages: materialize(root, *stages, topic=topic, snapshot=month)  # noqa: E731
         run(snapshot, *STAGES[:-1])
         unjudged, paid = told(snapshot), server.billed(IN, OUT)
         open_for[0] = len(server.served) + pilot
         with contextlib.suppress(AssertionError):
             run(snapshot, judge_pools)
-        piloted, paid_pilot = told(snapshot), server.billed(IN, OUT)
+        stopped, paid_pilot = told(snapshot), server.billed(IN, OUT)
         open_for[0] = 10**9
         run(snapshot, judge_pools)
         total = server.billed(IN, OUT)
         found = [
             Compared(f"{topic} {snapshot}: before anything", before.dollars(), total),
+            Compared(f"{topic} {snapshot}: {piloted} questions piloted", after_pilot.dollars(), total - paid_first),
             Compared(f"{topic} {snapshot}: pools stand", unjudged.dollars(), total - paid),
-            Compared(f"{topic} {snapshot}: pools stand, {pilot} replies known", piloted.dollars(), total - paid_pilot),
+            Compared(f"{topic} {snapshot}: pools stand, {pilot} replies known", stopped.dollars(), total - paid_pilot),
         ]
         if later is not None:
             early = told(later)
@@ -174,7 +184,7 @@ def compare(
             run(later, judge_pools)
             billed = server.billed(IN, OUT) - total
             found += [
-                Compared(f"{topic} {later}: with carry-over, old pool", early.dollars(), billed),
+                Compared(f"{topic} {later}: with carry-over, no pool yet", early.dollars(), billed),
                 Compared(f"{topic} {later}: with carry-over (without: ${whole:.4f})", exact.dollars(), billed),
             ]
     return found

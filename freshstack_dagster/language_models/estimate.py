@@ -7,18 +7,24 @@ from dataclasses import dataclass
 
 from freshstack_dagster.language_models.cache import read_reply, reply_key
 from freshstack_dagster.language_models.client import Models
-from freshstack_dagster.language_models.providers import replay
+from freshstack_dagster.language_models.providers import heuristic, replay
 from freshstack_dagster.language_models.request import Request
-from freshstack_dagster.language_models.tokens import estimate_request, upper_bound
+from freshstack_dagster.language_models.tokens import estimate_request, estimate_tokens, upper_bound
 from freshstack_dagster.settings import ModelRole
 
 # Replies that must lie in the cache before their true sizes correct the estimate of the others.
 _ENOUGH = 3
-# Tokens out of a whole reply, for the tasks whose reply does not grow with the prompt: reasons, and what they lead to.
-_REPLY = {"nuggets": 320, "sub_questions": 260, "closed_book_answer": 650}
+# Tokens of a sentence of technical prose, and of what JSON puts around a text in a list.
+_SENTENCE, _ENTRY = 22, 4
+# Tokens out of a whole reply, from what the prompts ask for: two to five sentences of reasoning and two to five
+# sub-questions; an answer of at most 250 words, which models make good use of; a summary of one or two sentences.
+_REPLY = {"sub_questions": 180, "closed_book_answer": 300, "nuggets": 150}
+_SUMMARY = 12 + 3 * _SENTENCE // 2
 _REPLY_OF_ANOTHER_TASK = 400
-# For each document of a judging: its number and reason, and for each nugget its number and now and then a quote.
-_DOCUMENT, _NUGGET = 70, 4
+# For each document of a judging: its entry and a reason of one to three sentences, most often one or two; for each
+# nugget its number, and for about one in fourteen (FreshStack, Table 3: 4.1 chunks a nugget support it, of some 60
+# pooled) a quote of about 25 tokens.
+_DOCUMENT, _NUGGET = 22 + 3 * _SENTENCE // 2, 4.5
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,12 @@ class Estimate:
     calibrated_on: int
 
 
-def estimate(models: Models, name: str, role: ModelRole, requests: Sequence[Request]) -> Estimate:
+def estimate(
+    models: Models, name: str, role: ModelRole, requests: Sequence[Request], *, anew: bool = False
+) -> Estimate:
     """Estimate the requests of a role: how many are in the cache, and tokens and dollars of the rest.
+
+    With `anew` requests count as calls although their replies are in the cache: they stand for others of their size.
 
     Where a few of the same requests were answered before (a pilot), the ratio of their true tokens to the estimated
     ones corrects tokens in and out: a model may count tokens in its own way and think before it replies.
@@ -63,7 +73,7 @@ def estimate(models: Models, name: str, role: ModelRole, requests: Sequence[Requ
             cached += 1
             true_in, true_out = true_in + reply.input_tokens, true_out + reply.output_tokens
             known_in, known_out = known_in + tokens_in, known_out + tokens_out
-        if reply is None or role.cache == "refresh":
+        if reply is None or anew or role.cache == "refresh":
             calls += 1
             left_in, left_out = left_in + tokens_in, left_out + tokens_out
             most_in += upper_bound(request, caller.model)
@@ -89,8 +99,12 @@ def estimate(models: Models, name: str, role: ModelRole, requests: Sequence[Requ
 
 
 def expected_reply(request: Request) -> int:
-    """Tokens out of a usual reply to a request, by its task and by how much it asks for."""
+    """Tokens out of a usual reply to a request, by its task and by what it asks about."""
     documents, nuggets = request.inputs.get("documents"), request.inputs.get("nuggets")
     if request.task == "support" and documents is not None and nuggets is not None:
-        return len(documents) * (_DOCUMENT + _NUGGET * len(nuggets))
+        return round(len(documents) * (_DOCUMENT + _NUGGET * len(nuggets)))
+    if request.task == "nuggets" and request.inputs:
+        # As many nuggets, and as long, as the rules find statements in this very answer.
+        rules = heuristic.answer(request) or {}
+        return _SUMMARY + sum(estimate_tokens(text) + _ENTRY for text in rules["nuggets"])
     return _REPLY.get(request.task, _REPLY_OF_ANOTHER_TASK)
