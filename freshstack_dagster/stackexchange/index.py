@@ -207,7 +207,8 @@ def _index_part(path: Path, directory: Path, part: int, start: int, stop: int) -
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
         end = start
-        for block, _, base in scan_stream(file.readinto, str(path), start=start, stop=None if last else stop):
+        until = None if last else stop
+        for block, _, base in scan_stream(file.readinto, str(path), start=start, stop=until, parents=False):
             scanned.append(block)
             end = base + block.consumed
             yield min(end, stop) - start

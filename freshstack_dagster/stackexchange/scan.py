@@ -63,13 +63,20 @@ class Scanned:
 
 
 def scan_block(
-    block: Block, size: int, base: int, name: str, *, opened: np.ndarray | None = None, stop: int | None = None
+    block: Block,
+    size: int,
+    base: int,
+    name: str,
+    *,
+    opened: np.ndarray | None = None,
+    stop: int | None = None,
+    parents: bool = True,
 ) -> Scanned:
     """Find the rows in the first `size` bytes of a block, the first of which is byte `base` of the dump.
 
     `opened` are the places of every `<` in them, if they are known. The last tag of the block is left for the next one,
     as its end is not known yet: `consumed` bytes are done with. Rows that start at or after byte `stop` of the dump are
-    left out. The block must be `PADDING` bytes longer than `size`.
+    left out. The block must be `PADDING` bytes longer than `size`. Without `parents`, an answer's question is not read.
     """
     buffer = block.buffer
     opened = block.places(_LESS_THAN, 0, size) if opened is None else opened
@@ -95,7 +102,7 @@ def scan_block(
     starts, ends = starts[is_row], ends[is_row]
     if not len(starts):
         return _nothing(consumed, closed_root)
-    questions, answers, others = read_heads(block, starts, ends, base)
+    questions, answers, others = read_heads(block, starts, ends, base, parents=parents)
     scanned = Scanned(questions, answers, len(starts), consumed, closed_root)
     if len(others):
         _parse_rows(buffer, starts[others], ends[others], base, name, scanned)
@@ -113,13 +120,15 @@ def scan_stream(
     start: int = 0,
     stop: int | None = None,
     block_bytes: int | None = None,
+    parents: bool = True,
 ) -> Iterator[tuple[Scanned, bytearray, int]]:
     """Scan a dump block by block with one buffer of `block_bytes` (default BLOCK_BYTES; a longer row makes it grow).
 
     `read_into` fills a view from byte `start` of the dump on and returns the number of bytes, 0 at the end. Yields
     what each block held, the buffer, and the offset of the buffer's first byte; the buffer is used again for the next
     block. A dump read whole (no `start`, no `stop`) must end with `</posts>`. Raises SourceError for one that does not,
-    and for a row that is not XML unless `start` is given (see `Scanned.damaged`).
+    and for a row that is not XML unless `start` is given (see `Scanned.damaged`). Without `parents`, the questions
+    of answers are left out.
     """
     buffer = bytearray((block_bytes or BLOCK_BYTES) + PADDING)
     block = Block(buffer)
@@ -137,7 +146,7 @@ def scan_stream(
             break
         if base == 0 and have < 2:
             _refuse_other_encodings(bytes(buffer[:size]), name)
-        scanned = scan_block(block, size, base, name, opened=np.concatenate(opened), stop=stop)
+        scanned = scan_block(block, size, base, name, opened=np.concatenate(opened), stop=stop, parents=parents)
         closed |= scanned.closed_root
         if scanned.damaged and start == 0:
             raise SourceError(scanned.damaged[0][1])

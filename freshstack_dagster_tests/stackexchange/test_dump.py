@@ -386,7 +386,7 @@ def test_progress_tells_bytes_rate_and_time_left(tmp_path, monkeypatch):
     last = told[-1]
     assert last.done == last.total == path.stat().st_size
     assert last.seconds_left == 0
-    assert "GB" in str(last) and "MB/s" in str(last) and str(last).endswith("0 s left")
+    assert "0.05 of 0.05 MB" in str(last) and "MB/s" in str(last) and str(last).endswith("0 s left")
 
 
 def test_tags_of_the_call_replace_those_of_the_filter(tmp_path):

@@ -112,6 +112,10 @@ def test_a_scan_of_any_well_formed_dump_finds_what_a_parser_finds(parts, block_b
     assert [(values["post_id"], values["parent_id"]) for values in answers] == [
         (int(post["Id"]), int(post["ParentId"])) for post in expected
     ]
+    # As the index reads it: all but the answers' questions.
+    bare = scan_stream(io.BytesIO(octets).readinto, "Posts.xml", block_bytes=block_bytes, parents=False)
+    places = [place for scanned, _, _ in bare for place in scanned.answers.frame().drop("parent_id").rows()]
+    assert places == [(values["post_id"], values["offset"], values["length"]) for values in answers]
 
 
 def test_a_row_longer_than_the_block_makes_the_buffer_grow():
