@@ -1,7 +1,7 @@
 """Whole repositories to chunks: ours from mirrors to tables, and the reference package as its users run it.
 
     python -m freshstack_dagster_tests.benchmarks.repositories NAME=PATH@COMMIT [NAME=PATH@COMMIT ...]
-        [--reference-python PATH]
+        [--reference-python PATH | --no-reference]
 
 NAME is `owner/name`, PATH a git repository, bare or not, COMMIT a full commit id. The reference, `freshstack` 0.0.6, is
 `GitHubRepoChunker.process()` on a checkout of each: it walks the files, reads PDFs through pymupdf4llm, chunks with one
@@ -170,6 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repositories", nargs="*", metavar="NAME=PATH@COMMIT")
     parser.add_argument("--reference-python", default=sys.executable, help="the Python that has the reference")
+    parser.add_argument("--no-reference", action="store_true", help="ours alone, with one worker and with two")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
@@ -190,7 +191,9 @@ def main() -> int:
             parser.error(f"{argument!r} is not NAME=PATH@COMMIT")
         places.append((name, repository, commit))
     with tempfile.TemporaryDirectory() as folder:
-        theirs = [their_run(options.reference_python, *place, Path(folder)) for place in places]
+        theirs = []
+        if not options.no_reference:
+            theirs = [their_run(options.reference_python, *place, Path(folder)) for place in places]
         one, two = (apart(sys.executable, "ours", json.dumps(places), folder, count) for count in (1, 2))
     report(theirs, one, two)
     return 0
@@ -208,9 +211,10 @@ def their_run(python: str, name: str, repository: str, commit: str, folder: Path
 
 def report(theirs: list[dict[str, Any]], one: dict[str, Any], two: dict[str, Any]) -> None:
     """Print sums and ratios."""
-    whole, pdf = sum(run["cpu"] for run in theirs), sum(run["pdf"] for run in theirs)
     size, cost = one["bytes"] / 1e6, one["cpu"] - one["start"]
-    print(f"reference, all: {whole:.1f} CPU s, {pdf:.1f} of them for PDFs; {theirs[0]['versions']}")
+    whole, pdf = sum(run["cpu"] for run in theirs), sum(run["pdf"] for run in theirs)
+    if theirs:
+        print(f"reference, all: {whole:.1f} CPU s, {pdf:.1f} of them for PDFs; {theirs[0]['versions']}")
     print(
         f"ours, all: {cost:.1f} CPU s, {one['pdf']:.1f} of them for PDFs, and {one['start']:.1f} to start it; "
         f"{one['chunks']} chunks of {size:.1f} MB, {size / cost:.1f} MB/s"
@@ -219,10 +223,11 @@ def report(theirs: list[dict[str, Any]], one: dict[str, Any], two: dict[str, Any
         f"wall: one worker {one['cpu_wall']:.1f} s, two {two['cpu_wall']:.1f} s; without their start "
         f"{one['cpu_wall'] - one['start_wall']:.1f} and {two['cpu_wall'] - two['start_wall']:.1f}"
     )
-    print(
-        f"times the reference: {whole / cost:.1f}; {(whole - pdf) / (cost - one['pdf']):.1f} without PDFs; "
-        f"{whole / one['cpu']:.1f} with the start of the worker"
-    )
+    if theirs:
+        print(
+            f"times the reference: {whole / cost:.1f}; {(whole - pdf) / (cost - one['pdf']):.1f} without PDFs; "
+            f"{whole / one['cpu']:.1f} with the start of the worker"
+        )
 
 
 if __name__ == "__main__":
