@@ -30,6 +30,10 @@ REPORTED = [
     "system_drift",
     "question_freshness",
     "decomposition",
+    "agreement",
+    "disagreements",
+    "contamination",
+    "answer_results",
 ]
 
 

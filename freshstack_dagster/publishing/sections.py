@@ -47,6 +47,9 @@ def sections(tables: TopicTables) -> list[Section]:
         _decomposition(tables),
         _pooling(tables),
         _comparisons(tables),
+        _agreement(tables),
+        _contamination(tables),
+        _answers(tables),
     ]
     return [section for section in made if section is not None]
 
@@ -164,6 +167,87 @@ def _comparisons(tables: TopicTables) -> Section | None:
         + (f"; {left_out:,} pairs are left out." if left_out else ".")
     )
     return Section("comparisons", "Differences between systems", text, [table(shown.select(columns))])
+
+
+def _agreement(tables: TopicTables) -> Section | None:
+    agreement = tables.of_snapshots("agreement")
+    if agreement.is_empty():
+        return None
+    rows = [
+        [
+            row["snapshot"],
+            "all judges" if row["statistic"] == "fleiss" else f"{row['judge_a']} and {row['judge_b']}",
+            row["judge_kinds"],
+            row["pairs"],
+            row["left_out"],
+            _bracketed(row, "agreement"),
+            _bracketed(row, "kappa"),
+            None if row["base_rate"] is None else f"{row['base_rate']:.0%}",
+        ]
+        for row in agreement.sort("snapshot", "statistic", "judge_a", "judge_b").iter_rows(named=True)
+    ]
+    columns = ["snapshot", "judges", "kinds", "verdicts", "left_out", "equal", "kappa", "supported"]
+    divided = tables.of_snapshots("disagreements").group_by("snapshot").len().sort("snapshot").rows()
+    text = (
+        "Each two judges on the nuggets and chunks on which both gave a verdict (Cohen's kappa), and all together "
+        "(Fleiss' kappa), with 95% bootstrap intervals over questions. Where few pairs are supported, judges agree on "
+        "most by saying no: kappa leaves out what chance would give. What they part on, for people to read, stands in "
+        f"the table disagreements: {', '.join(f'{count:,} in {month}' for month, count in divided) or 'nothing'}."
+    )
+    return Section("agreement", "Do judges agree?", text, [rows_table(columns, rows)])
+
+
+def _contamination(tables: TopicTables) -> Section | None:
+    stated = tables.of_topic("contamination")
+    if not stated["questions"].sum():
+        return None
+    rows = [
+        [
+            "all questions" if row["asked"] == "all" else row["asked"],
+            *(row[name] for name in ("questions", "skipped", "nuggets", "stated", "unjudged")),
+            _bracketed(row, "share", low="share_low", high="share_high"),
+            row["fully_stated"],
+        ]
+        for row in stated.iter_rows(named=True)
+    ]
+    columns = ["asked", "questions", "without_answer", "nuggets", "stated", "unjudged", "share", "fully_stated"]
+    text = (
+        "The model that writes closed-book answers sees the question alone. The nuggets that its answers state it knew "
+        "beforehand; a share that falls for questions asked after its training ended says that the older ones were "
+        f"learnt. Shares are of judged nuggets, with 95% Wilson intervals. Judged by: {_kinds(stated)}."
+    )
+    return Section("contamination", "What did the model know already?", text, [rows_table(columns, rows)])
+
+
+def _answers(tables: TopicTables) -> Section | None:
+    results = tables.of_topic("answer_results")
+    means = results.filter(pl.col("question_id") == "all").sort(
+        "measure", "value", "system", descending=[False, True, False]
+    )
+    if means.is_empty():
+        return None
+    per_question = results.filter(pl.col("question_id") != "all")
+    counted = per_question.group_by("system", "measure").agg(questions=pl.len())
+    shown = means.join(counted, on=["system", "measure"], how="left", maintain_order="left").select(
+        "measure", "system", "questions", "nuggets", "stated", "unjudged", "value", "lower", "upper"
+    )
+    text = (
+        "The share of a question's nuggets that the answer of a system states, in the mean over questions: with what "
+        f"is unjudged taken as not stated (lower) and as stated (upper). Judged by: {_kinds(means)}."
+    )
+    return Section("answers", "Answers of systems", text, [table(shown)])
+
+
+def _kinds(frame: pl.DataFrame) -> str:
+    return ", ".join(kind for kind in frame["judge_kind"].unique().sort() if kind != "none")
+
+
+def _bracketed(row: Mapping[str, Any], name: str, *, low: str = "", high: str = "") -> str | None:
+    """A value with its interval."""
+    ends = (row[low or f"{name}_low"], row[high or f"{name}_high"])
+    if row[name] is None:
+        return None
+    return f"{row[name]:.3f}" if None in ends else f"{row[name]:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]"
 
 
 def _support(tables: TopicTables) -> Section | None:

@@ -24,10 +24,10 @@ class TopicTables:
         return self.lake.read(table, self.topic)
 
     def of_snapshots(self, table: str) -> pl.DataFrame:
-        """All snapshots of a table, with their month."""
+        """All snapshots of a table, with their month; empty if it was never built."""
         months = [month for month in self.snapshots if self.lake.current(table, self.topic, month) is not None]
         frames = [self.lake.read(table, self.topic, month).with_columns(snapshot=pl.lit(month)) for month in months]
-        return pl.concat(frames)
+        return pl.concat([TABLES[table].empty().with_columns(snapshot=pl.lit("")), *frames])
 
     def scan(self, table: str, snapshot: str) -> pl.LazyFrame:
         """One snapshot of a table."""

@@ -184,6 +184,44 @@ def test_more_than_two_snapshots_make_series(tmp_path: Path):
         assert wanted in titles
 
 
+def test_agreement_answers_and_contamination_are_shown_where_there_are_any(page: str, tmp_path: Path):
+    for section in ("agreement", "contamination", "answers"):
+        assert f'id="{section}"' not in page
+    lake = Lake(tmp_path)
+    build(lake, ["2024-08", "2024-09"])
+    pair = {"statistic": "cohen", "judge_a": "openai:a", "judge_b": "anthropic:b", "judge_kinds": "llm", "pairs": 90}
+    pair |= {"agreement": 0.9, "agreement_low": 0.85, "agreement_high": 0.95, "kappa": None, "base_rate": 0.07}
+    lake.write("agreement", _fill("agreement", [pair]), topic="tiny", snapshot="2024-08")
+    divided = [{"question_id": "q0", "nugget_id": "q0_0", "doc_id": f"d{number}"} for number in range(3)]
+    lake.write("disagreements", _fill("disagreements", divided), topic="tiny", snapshot="2024-08")
+    counts = {"questions": 3, "nuggets": 8, "stated": 2, "share": 0.25, "share_low": 0.071, "share_high": 0.591}
+    stated = [{"asked": asked, **counts, "judge_kind": "llm"} for asked in ("2024-01", "all")]
+    lake.write("contamination", _fill("contamination", stated), topic="tiny")
+    scored = [
+        {"system": system, "measure": "nugget_recall", "question_id": question, "value": value, "judge_kind": "human"}
+        for system, value in (("one", 0.25), ("two", 0.5))
+        for question in ("q0", "q1", "all")
+    ]
+    lake.write("answer_results", _fill("answer_results", scored), topic="tiny")
+    document = lxml_html.document_fromstring(render_report(lake, TOPIC))
+    agreement = document.get_element_by_id("agreement").text_content()
+    assert "openai:a and anthropic:b" in agreement
+    assert "0.900 [0.850, 0.950]" in agreement
+    assert "7%" in agreement
+    assert "3 in 2024-08" in agreement
+    contamination = document.get_element_by_id("contamination").text_content()
+    assert "all questions" in contamination
+    assert "0.250 [0.071, 0.591]" in contamination
+    rows = [
+        [cell.text_content() for cell in row.iter("td")]
+        for row in document.get_element_by_id("answers").iter("tr")
+        if row.find("td") is not None
+    ]
+    # The best first; the mean is no question.
+    assert [row[:3] for row in rows] == [["nugget_recall", "two", "2"], ["nugget_recall", "one", "2"]]
+    assert "Judged by: human" in document.get_element_by_id("answers").text_content()
+
+
 def test_unchanged_is_not_written_again(tmp_path: Path):
     lake = Lake(tmp_path / "lake")
     build(lake, ["2024-08", "2024-09"])
