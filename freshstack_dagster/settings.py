@@ -267,7 +267,7 @@ class Judging(Model):
     annotated_share: float = Field(default=1.0, gt=0, le=1)
     """Part of each question's pool that the annotators judge as well."""
     verdict: Literal["judge", "majority"] = "judge"
-    """Who makes the qrels: the `judge`, or the `majority` of judge and annotators."""
+    """Who makes the qrels: the `judge`, or the `majority` of judge and annotators. What people settled counts first."""
 
 
 class Roles(Model):
@@ -458,6 +458,11 @@ class Places(Model):
     def submitted_answers(self) -> Path:
         """Generated answers to score: `answers/<topic>/<system>.jsonl`."""
         return self.data / "answers"
+
+    @property
+    def human_verdicts(self) -> Path:
+        """Verdicts of people: `verdicts/<topic>/<snapshot>/<person>.csv` or `.jsonl`."""
+        return self.data / "verdicts"
 
 
 def find_root(start: Path | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,10 @@ from freshstack_dagster.assets.models import cost_panel, open_models
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
 
-NO_ANNOTATORS = "none; name models in roles.annotators of the topic file to hold the judge against them"
+NO_ANNOTATORS = (
+    "none; name models in roles.annotators of the topic file, or put verdicts of people into "
+    "data/verdicts/<topic>/<snapshot>, to hold the judge against them"
+)
 
 
 def _annotators(topic: Topic) -> Any:
@@ -23,15 +27,17 @@ def _annotators(topic: Topic) -> Any:
 
 
 def counted_judgments(stage: Stage, snapshot: str | None = None) -> pl.DataFrame:
-    """The verdicts that make the benchmark: the judge's, or the majority's where the topic asks for it."""
+    """The verdicts that make the benchmark: people's where they gave one, else the judge's or the majority's."""
     from freshstack_dagster.judging.annotation import verdicts_that_count
 
-    judgments, judging = stage.read("judgments", snapshot), stage.topic.judging
-    return (
-        judgments
-        if judging.verdict == "judge"
-        else verdicts_that_count(judgments, stage.read("annotations", snapshot), judging)
+    return verdicts_that_count(
+        stage.read("judgments", snapshot), stage.read("annotations", snapshot), stage.topic.judging
     )
+
+
+def _verdict_files(stage: Stage) -> Any:
+    folder = stage.places.human_verdicts / stage.topic.name / stage.month
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.glob("*"))]
 
 
 @table_assets(
@@ -40,35 +46,44 @@ def counted_judgments(stage: Stage, snapshot: str | None = None) -> pl.DataFrame
     rooms=["judging", "language_models"],
     reads=["chunks", "questions", "nuggets", "pools"],
     settings=_annotators,
+    external=_verdict_files,
     kinds={"llm", "parquet"},
     pool="model_calls",
 )
 def annotate_pools(stage: Stage) -> Built:
     """Each annotator of the topic judges a sample of the pool, or all of it, exactly as the judge does.
 
-    Verdicts are carried over between snapshots as the judge's are. Without annotators the table is empty.
+    Verdicts are carried over between snapshots as the judge's are. Verdicts of people, in files in
+    data/verdicts/<topic>/<snapshot>, stand beside them. Without either the table is empty.
     """
     from freshstack_dagster.judging.annotation import annotate
     from freshstack_dagster.judging.support import error_share
-    from freshstack_dagster.tables import TABLES
+    from freshstack_dagster.judging.verdicts import read_verdicts
 
     topic = stage.topic
-    if not topic.roles.annotators:
-        return Built({"annotations": TABLES["annotations"].empty()}, {"annotators": NO_ANNOTATORS})
+    nuggets, pools = stage.read("nuggets"), stage.read("pools")
+    chunks = stage.scan("chunks").select("doc_id", "content_hash", "text")
+    folder = stage.places.human_verdicts / topic.name / stage.month
+    people, unsettled = read_verdicts(folder, nuggets, pools, chunks)
+    if not topic.roles.annotators and not people.height:
+        return Built({"annotations": people}, {"annotators": NO_ANNOTATORS})
     earlier = stage.read_all("annotations")
     own: list[tuple[str | None, pl.DataFrame]] = [(None, earlier.pop(stage.month))] if stage.month in earlier else []
-    with open_models(stage) as models:
-        annotations = annotate(
-            stage.read_questions(),
-            stage.read("nuggets"),
-            stage.read("pools"),
-            stage.scan("chunks").select("doc_id", "content_hash", "text"),
-            models,
-            topic.roles.annotators,
-            topic.judging,
-            earlier=[*own, *earlier.items()],
-            progress=partial(stage.progress(), "annotating calls"),
-        )
+    with open_models(stage) if topic.roles.annotators else nullcontext() as models:
+        annotations = people
+        if models is not None:
+            asked = annotate(
+                stage.read_questions(),
+                nuggets,
+                pools,
+                chunks,
+                models,
+                topic.roles.annotators,
+                topic.judging,
+                earlier=[*own, *earlier.items()],
+                progress=partial(stage.progress(), "annotating calls"),
+            )
+            annotations = pl.concat([asked, people])
     verdicts = annotations.group_by("judge_kind", "judge", "verdict").len("pairs").sort("judge", "verdict")
     facts = {
         "annotators": sorted(topic.roles.annotators),
@@ -76,7 +91,9 @@ def annotate_pools(stage: Stage) -> Built:
         "verdicts": verdicts.to_dicts(),
         "error share": round(error_share(annotations), 4),
         "carried over": annotations["carried_from"].count(),
-        **cost_panel(models),
+        "people": sorted(people["judge"].unique()),
+        "rows of people without a verdict": unsettled,
+        **({} if models is None else cost_panel(models)),
     }
     return Built({"annotations": annotations}, facts)
 

@@ -42,8 +42,8 @@ def build_qrels(
     Both filters of section 4 apply: only kept questions have rows in `qrels`. `keep_partial` leaves the second one out,
     for topics too small to lose questions to it; measures then rest on the nuggets that have support.
 
-    Raises EvaluationError if several judges are there and none is named, if a named judge judged nothing, if judgments
-    name nuggets that `nuggets` lacks, or qrels a document that `doc_ids` lacks.
+    Raises EvaluationError if several judges gave a verdict on one pair and none is named, if a named judge judged
+    nothing, if judgments name nuggets that `nuggets` lacks, or qrels a document that `doc_ids` lacks.
     """
     asked = questions.select("question_id").unique()
     verdicts = judgments.join(asked, on="question_id", how="semi")
@@ -65,7 +65,8 @@ def build_qrels(
 
 def _of_judge(verdicts: pl.DataFrame, judge: str | None) -> pl.DataFrame:
     judges = verdicts["judge"].unique().sort().to_list()
-    if judge == MAJORITY or (judge is None and len(judges) <= 1):
+    one_each = len(judges) <= 1 or verdicts.select("nugget_id", "doc_id").is_unique().all()
+    if judge == MAJORITY or (judge is None and one_each):
         return verdicts
     if judge is None:
         raise EvaluationError(f"judgments come from {', '.join(judges)}; name the judge that counts, or `{MAJORITY}`")

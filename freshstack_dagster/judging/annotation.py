@@ -10,6 +10,7 @@ import polars as pl
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.judging.agreement import disagreements, fleiss_agreement, majority_verdict, pairwise_agreement
 from freshstack_dagster.judging.support import judge_support
+from freshstack_dagster.judging.verdicts import HUMAN
 from freshstack_dagster.language_models import Models
 from freshstack_dagster.settings import Judging, ModelRole
 from freshstack_dagster.tables import TABLES
@@ -147,14 +148,21 @@ def list_disagreements(
 def verdicts_that_count(judgments: pl.DataFrame, annotations: pl.DataFrame, judging: Judging) -> pl.DataFrame:
     """The judgments from which qrels are made: the judge's, or the majority's where the topic says so.
 
-    A pair that no annotator was asked about keeps the judge's verdict; a tie is an error, which is unjudged.
+    A pair that no annotator was asked about keeps the judge's verdict; a tie is an error, which is unjudged. Where
+    people gave a verdict, theirs counts, and that of most of them where there are several.
     Raises SettingsError if a majority is asked for and nobody annotated.
     """
-    if judging.verdict == "judge":
-        return judgments
-    if judgments.height and not annotations.height:
-        raise SettingsError("judging.verdict is majority, but there are no annotations; build annotations first")
-    return majority_verdict(pl.concat([judgments, annotations]))
+    by_people = pl.col("judge_kind") == HUMAN
+    people, models = annotations.filter(by_people), annotations.filter(~by_people)
+    counted = judgments
+    if judging.verdict == "majority":
+        if judgments.height and not models.height:
+            raise SettingsError("judging.verdict is majority, but there are no annotations; build annotations first")
+        counted = majority_verdict(pl.concat([judgments, models]))
+    alone = pl.len().over("nugget_id", "doc_id") == 1
+    several = people.filter(~alone)
+    settled = pl.concat([people.filter(alone), *([majority_verdict(several)] if several.height else [])])
+    return pl.concat([counted.join(settled, on=["nugget_id", "doc_id"], how="anti"), settled])
 
 
 def _of_sample(judgments: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame | None:

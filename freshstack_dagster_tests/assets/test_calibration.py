@@ -131,6 +131,30 @@ def test_annotators_see_the_stored_sample_and_the_majority_makes_the_qrels(tmp_p
     assert set(alone["outcome"]) == {"partial_support"}
 
 
+def test_verdicts_of_people_reach_the_qrels_and_are_held_against_the_judge(tmp_path: Path) -> None:
+    with MisbehavingServer(answer) as server:
+        lake = make_project(tmp_path, roles={"judge": role(server, "model-wrong")})
+        stages = (judge_pools, annotate_pools, compare_judges, build_qrels)
+        assert materialize(tmp_path, *stages)["annotations"]["annotators"] == NO_ANNOTATORS
+        missed = [doc for doc, text in TEXTS.items() if "close" in text]
+        folder = tmp_path / "data" / "verdicts" / TOPIC / SNAPSHOT
+        folder.mkdir(parents=True)
+        rows = [f"q0_1,{doc},supported" for doc in missed] + [f"q1_1,{missed[0]},"]
+        (folder / "ann.csv").write_text("\n".join(["nugget_id,doc_id,verdict", *rows]) + "\n")
+        asked = len(server.served)
+        told = materialize(tmp_path, *stages)
+        assert len(server.served) == asked
+    assert told["annotations"]["people"] == ["human:ann"]
+    assert told["annotations"]["rows of people without a verdict"] == 1
+    [pair] = lake.read("agreement", TOPIC, SNAPSHOT).filter(statistic="cohen").to_dicts()
+    assert (pair["pairs"], pair["agreement"], pair["judge_kinds"]) == (len(missed), 0, "human+llm")
+    assert lake.read("disagreements", TOPIC, SNAPSHOT).height == len(missed)
+    qrels = lake.read("qrels", TOPIC, SNAPSHOT)
+    assert qrels.filter(nugget_id="q0_1", relevance=1)["doc_id"].sort().to_list() == sorted(missed)
+    assert set(qrels.filter(nugget_id="q0_1", relevance=1)["judge_kind"]) == {"human"}
+    assert lake.read("question_outcomes", TOPIC, SNAPSHOT).filter(question_id="q0")["outcome"].to_list() == ["kept"]
+
+
 def test_a_sample_is_the_same_when_a_pool_grows_and_when_a_text_moves() -> None:
     docs = {f"docs/f{number}.md_0_9": f"text {number}" for number in range(400)}
     chunks = chunk_table(docs)
