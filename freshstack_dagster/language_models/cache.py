@@ -7,11 +7,15 @@ number of the attempt. So a second run walks through the same attempts without p
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +30,10 @@ VERSION = 1
 
 # Environment variable with the address of an object store that machines share.
 SHARED_REPLIES = "FRESHSTACK_REPLIES"
+
+
+# How often a process looks whether another has its reply.
+_CLAIM_SECONDS = 0.1
 
 
 class ReplyStore(Protocol):
@@ -159,6 +167,37 @@ def open_store(folder: Path, url: str | None = None) -> ReplyStore:
         why = str(error).splitlines()[0].replace(url, public_url(url))
         raise ModelError(f"{SHARED_REPLIES}: {public_url(url)} cannot be opened: {why}") from None
     return SharedStore(FileStore(folder), filesystem, prefix)
+
+
+@asynccontextmanager
+async def claimed(folder: Path, key: str) -> AsyncIterator[None]:
+    """Hold a key among the processes that share a folder: only one asks for a reply, the others wait for it.
+
+    The claim is a lock on a file, which the system lets go of when its holder is killed. Raises ModelError if the
+    folder cannot be written.
+    """
+    path = folder / "claims" / key
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise ModelError(f"{path}: the claim on a reply cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The file may have been taken away by its last holder: then the lock is on nothing.
+            if path.stat().st_ino == os.fstat(file).st_ino:
+                break
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        os.close(file)
+        await asyncio.sleep(_CLAIM_SECONDS)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        os.close(file)
 
 
 def reply_key(role: ModelRole, request: Request, attempt: int) -> str:

@@ -26,7 +26,14 @@ import polars as pl
 from freshstack_dagster.errors import BudgetError, ModelError
 from freshstack_dagster.language_models.batch import Gatherer, Item, read_open
 from freshstack_dagster.language_models.budget import Reservation, Spending
-from freshstack_dagster.language_models.cache import SHARED_REPLIES, open_store, read_reply, reply_key, write_reply
+from freshstack_dagster.language_models.cache import (
+    SHARED_REPLIES,
+    claimed,
+    open_store,
+    read_reply,
+    reply_key,
+    write_reply,
+)
 from freshstack_dagster.language_models.limits import RateLimit
 from freshstack_dagster.language_models.prices import Price, load_prices
 from freshstack_dagster.language_models.providers import (
@@ -310,7 +317,10 @@ class Caller:
             return await self._batched(request, key, attempt)
         slots, requests, tokens = self._limits()
         tries = 0
-        async with slots:
+        async with slots, claimed(self._models.folder, key):
+            # Another process may have got the reply since we looked.
+            if (cached := await self._cached(request, key, attempt)) is not None:
+                return cached
             while True:
                 if self._stopped is not None:
                     raise self._stopped

@@ -67,12 +67,14 @@ notes = os.open(sys.argv[4], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 def read(stream, data):
     if (number := whole(stream, data)) is not None:
         os.write(notes, b"%d\\n" % number)
+    return number
 """
 # And kills the process after the third, as soon as the client lets anything else run.
 DIE = f"""{NOTE}
 note, seen = read, []
 def read(stream, data):
-    note(stream, data)
+    if note(stream, data) is None:
+        return
     seen.append(stream)
     if len(seen) == 3:
         asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGKILL)
@@ -122,6 +124,15 @@ def test_a_reply_is_stored_before_anything_else_runs(provider: str, tmp_path: Pa
         subprocess.run(command, cwd=project, check=True, timeout=60, env={**os.environ, **ENVIRON})
         asked = [ids[one.prompt.user] for one in server.served[first:]]
         assert sorted(asked) == sorted(set(ids.values()) - got)
+
+
+def test_two_processes_that_ask_the_same_pay_once(tmp_path: Path, project: Path) -> None:
+    with MisbehavingServer(answer, latency=0.2) as server:
+        command = [sys.executable, "-c", SCRIPT.replace("PROVIDER", "compatible"), server.url, str(tmp_path), "40"]
+        running = [subprocess.Popen(command, cwd=project) for _ in range(3)]
+        assert [process.wait(timeout=60) for process in running] == [0, 0, 0]
+        assert len(server.served) == 40
+    assert list((tmp_path / "claims").iterdir()) == []
 
 
 @pytest.mark.slow
