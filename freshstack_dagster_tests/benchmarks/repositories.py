@@ -221,7 +221,8 @@ def report(theirs: list[dict[str, Any]], one: dict[str, Any], two: dict[str, Any
     )
     print(
         f"wall: one worker {one['cpu_wall']:.1f} s, two {two['cpu_wall']:.1f} s; without their start "
-        f"{one['cpu_wall'] - one['start_wall']:.1f} and {two['cpu_wall'] - two['start_wall']:.1f}"
+        f"{one['cpu_wall'] - one['start_wall']:.1f} and {two['cpu_wall'] - two['start_wall']:.1f}; two workers take "
+        f"{two['cpu'] - two['start']:.1f} CPU s (on a busy machine wall times say little)"
     )
     if theirs:
         print(
