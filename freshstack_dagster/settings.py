@@ -373,6 +373,13 @@ class Topic(Model):
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
                 raise ValueError(f"{what} {', '.join(repeated)} stands twice; give each a name of its own")
+        for name in [
+            *(retriever.name for retriever in self.retrievers),
+            *(reranker.name for reranker in self.rerankers),
+        ]:
+            # `{base}+{reranker}` names a reranked run, and `fusion` the fused one.
+            if "+" in name or name == "fusion":
+                raise ValueError(f"{name!r} cannot name a retriever or reranker; choose one without '+', not `fusion`")
         if not self.repositories:
             raise ValueError("a topic needs at least one repository")
         if not self.layouts:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from freshstack_dagster.cli import main
 from freshstack_dagster.evaluation import build_qrels, evaluate
+from freshstack_dagster.judging.support import nugget_hash
 from freshstack_dagster.lake import Lake
 from freshstack_dagster.tables import TABLES
 from freshstack_dagster_tests.assets.calibration_project import DOCS, IDS, SNAPSHOT, TOPIC, make_project
@@ -36,7 +37,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "question_id": question_id,
             "nugget_id": nugget_id,
             "doc_id": doc_id,
-            "nugget_hash": "h",
+            "nugget_hash": nugget_hash(text),
             "content_hash": doc_id,
             "verdict": "supported" if place % 2 == 0 else "unsupported",
             "judge": "heuristic",
@@ -44,7 +45,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "prompt": "p",
             "reason": "r",
         }
-        for question_id, nugget_id in nuggets.select("question_id", "nugget_id").iter_rows()
+        for question_id, nugget_id, text in nuggets.select("question_id", "nugget_id", "text").iter_rows()
         for place, doc_id in enumerate(JUDGED)
     ]
     schema = TABLES["judgments"].schema

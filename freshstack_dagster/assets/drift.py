@@ -24,8 +24,14 @@ def _baseline_setting(topic: Topic) -> Any:
 
 def _all_judgments(stage: Stage) -> dict[str, pl.DataFrame]:
     """The verdicts that count in every snapshot that exists, oldest first."""
-    snapshots = stage.lake.snapshots("judgments", stage.topic.name)
-    return {snapshot: counted_judgments(stage, snapshot) for snapshot in snapshots}
+    return {month: _judgments(stage, month) for month in stage.lake.snapshots("judgments", stage.topic.name)}
+
+
+def _judgments(stage: Stage, month: str) -> pl.DataFrame:
+    """The verdicts that count in a snapshot, on the nuggets as they read now."""
+    from freshstack_dagster.judging.annotation import current_verdicts
+
+    return current_verdicts(counted_judgments(stage, month), stage.read("nuggets"))
 
 
 def _baseline(stage: Stage, table: str) -> str:
@@ -79,7 +85,7 @@ def follow_support(stage: Stage) -> Built:
     "repository_shift",
     group="drift",
     rooms=["drift"],
-    reads=["chunks", "judgments", "annotations"],
+    reads=["chunks", "nuggets", "judgments", "annotations"],
     settings=lambda topic: (_baseline_setting(topic), [(r.alias, r.name, r.formerly) for r in topic.repositories]),
 )
 def shift_repositories(stage: Stage) -> Built:
@@ -91,7 +97,9 @@ def shift_repositories(stage: Stage) -> Built:
         for snapshot in stage.lake.snapshots("chunks", stage.topic.name)
     }
     baseline = _baseline(stage, "judgments")
-    renamed = {name.rsplit("/", 1)[-1]: r.alias for r in stage.topic.repositories for name in r.formerly}
+    aliases = {r.alias for r in stage.topic.repositories}
+    former = {name.rsplit("/", 1)[-1]: r.alias for r in stage.topic.repositories for name in r.formerly}
+    renamed = {old: new for old, new in former.items() if old not in aliases}
     shift = repository_shift(chunks, _all_judgments(stage), baseline=baseline, renamed=renamed)
     shares: dict[str, dict[str, float]] = {}
     for month, repository, share in shift.select("snapshot", "repository", "supporting_share").iter_rows():
@@ -105,7 +113,7 @@ def shift_repositories(stage: Stage) -> Built:
     "lineage_summary",
     group="drift",
     rooms=["drift"],
-    reads=["chunks", "judgments", "annotations", "commits"],
+    reads=["chunks", "nuggets", "judgments", "annotations", "commits"],
     settings=_baseline_setting,
 )
 def trace_lineage(stage: Stage) -> Built:
@@ -118,7 +126,7 @@ def trace_lineage(stage: Stage) -> Built:
     lineage, summary = trace(
         stage.scan("chunks", baseline).select(columns).collect(),
         {snapshot: stage.scan("chunks", snapshot).select(columns) for snapshot in later},
-        counted_judgments(stage, baseline),
+        _judgments(stage, baseline),
         progress=stage.progress(),
     )
     outcomes = lineage.group_by("snapshot", "outcome").len("supporting chunks").sort("snapshot", "outcome")
@@ -188,7 +196,7 @@ def _plot_of_scores(results: Mapping[str, pl.DataFrame], measure: str) -> str:
     "question_freshness",
     group="drift",
     rooms=["drift"],
-    reads=["questions", "judgments", "annotations", "chunks", "support_drift"],
+    reads=["questions", "nuggets", "judgments", "annotations", "chunks", "support_drift"],
     settings=_baseline_setting,
 )
 def date_questions(stage: Stage) -> Built:
@@ -215,7 +223,7 @@ def date_questions(stage: Stage) -> Built:
     "decomposition",
     group="drift",
     rooms=["drift", "evaluation", "judging", "retrieval"],
-    reads=["runs", "judgments", "annotations", "nuggets", "questions", "chunks", "commits", "query_variants"],
+    reads=["runs", "pools", "judgments", "annotations", "nuggets", "questions", "chunks", "commits", "query_variants"],
     settings=lambda topic: topic.model_dump(mode="json", exclude={"title", "domain", "budget"}),
 )
 def separate_factors(stage: Stage) -> Built:
@@ -233,7 +241,8 @@ def separate_factors(stage: Stage) -> Built:
     )
     texts = dict(pooled.select("content_hash", "text").unique("content_hash").collect().iter_rows())
     parts = [factors.vary_corpus(collection, months, baseline, asked)]
-    parts.append(factors.vary_pool(collection, reference, topic.pooling))
+    submitted = factors.submitted_runs(stage.read("pools", baseline), reference.runs)
+    parts.append(factors.vary_pool(collection, reference, topic.pooling, submitted))
     parts.append(factors.vary_judge(collection, reference, stage.read("annotations", baseline), texts))
     stage.say("decomposition: cutting, retrieving and judging again with smaller chunks")
     with open_models(stage) as models:

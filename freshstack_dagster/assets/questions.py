@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -15,12 +16,14 @@ def _settings(topic: Topic) -> Any:
     return source, sorted(topic.tags), str(topic.asked_from), str(topic.asked_before)
 
 
-def _source_file(stage: Stage) -> Any:
-    path = stage.topic.questions.path if stage.topic.questions else None
-    if path is None or not path.is_file():
-        return None
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+def _source(stage: Stage) -> Any:
+    """Sizes and times of the source's files. What lies elsewhere, an API or a hub, is asked again once a day."""
+    from freshstack_dagster.stackexchange.sources import source_files
+
+    files = source_files(stage.topic.questions) if stage.topic.questions else []
+    if files is None:
+        return f"{datetime.now(UTC):%Y-%m-%d}"
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
 @table_assets(
@@ -29,7 +32,7 @@ def _source_file(stage: Stage) -> Any:
     group="questions",
     rooms=["stackexchange"],
     settings=_settings,
-    external=_source_file,
+    external=_source,
     kinds={"stackexchange", "parquet"},
 )
 def read_questions(stage: Stage) -> Built:
@@ -56,7 +59,7 @@ def read_questions(stage: Stage) -> Built:
     group="questions",
     rooms=["stackexchange"],
     settings=_settings,
-    external=_source_file,
+    external=_source,
     kinds={"stackexchange", "parquet"},
 )
 def count_tags(stage: Stage) -> Built:

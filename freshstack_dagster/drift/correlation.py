@@ -19,6 +19,7 @@ Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 INTERVAL = (2.5, 97.5)
 RBO_PERSISTENCE = 0.9
+TIED = 1e-12
 # Shares of what was judged: they tell of the pool, not of the systems.
 NOT_RANKED = "judged@"
 
@@ -68,7 +69,9 @@ def kendall_tau_b(first: Floats, second: Floats) -> Floats:
 def _pair_signs(scores: Floats) -> Floats:
     """Which of each pair of systems scores higher: 1, 0 or -1, along the last axis."""
     left, right = np.triu_indices(scores.shape[-1], k=1)
-    return np.sign(scores[..., left] - scores[..., right])
+    difference = scores[..., left] - scores[..., right]
+    # Means of the same values in another order differ in their last digits.
+    return np.where(np.abs(difference) <= TIED, 0.0, np.sign(difference))
 
 
 def _rbo(first: Floats, second: Floats) -> float:

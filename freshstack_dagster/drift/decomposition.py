@@ -17,6 +17,7 @@ import polars as pl
 from freshstack_dagster.drift.correlation import measures_of, shared_scores, tau_with_interval
 from freshstack_dagster.evaluation.qrels import build_qrels
 from freshstack_dagster.evaluation.results import retrieval_results
+from freshstack_dagster.retrieval.fuse import base_runs
 from freshstack_dagster.retrieval.pools import build_pools
 from freshstack_dagster.settings import SETTING_OF_VARIANT, Pooling, Topic
 from freshstack_dagster.tables import TABLES
@@ -133,15 +134,27 @@ def _judge(judgments: pl.DataFrame) -> str:
     return ", ".join(judges)
 
 
-def vary_pool(collection: Collection, reference: Condition, pooling: Pooling) -> pl.DataFrame:
+def submitted_runs(pools: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """The submitted runs that topped a pool up, down to its depth, as `build_pools` takes them.
+
+    `pools` and `runs` are the tables: what found a candidate and is no retriever of the runs was submitted.
+    """
+    found = pools.select("question_id", "doc_id", "found_by").explode("found_by").unnest("found_by")
+    own = runs["retriever"].unique().implode()
+    return found.filter(~pl.col("retriever").is_in(own)).with_columns(score=-pl.col("rank").cast(pl.Float64()))
+
+
+def vary_pool(
+    collection: Collection, reference: Condition, pooling: Pooling, submitted: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Smaller pools: half as deep, without the variants that know the answer, without one retriever.
 
-    Verdicts on what the smaller pool leaves out are forgotten; the runs stay, so that what nobody judges then is a
-    hole.
+    `submitted` are the runs that topped the pool up, as of `submitted_runs`; they stay in the smaller ones. Verdicts on
+    what the smaller pool leaves out are forgotten; the runs stay, so that what nobody judges then is a hole.
     """
     before = collection.results(reference)
     parts = [TABLES["decomposition"].empty()]
-    for variation, pools in _smaller_pools(reference.runs, pooling):
+    for variation, pools in _smaller_pools(reference.runs, pooling, submitted):
         known = reference.judgments.join(
             pools.select("question_id", "doc_id"), on=["question_id", "doc_id"], how="semi"
         )
@@ -151,19 +164,26 @@ def vary_pool(collection: Collection, reference: Condition, pooling: Pooling) ->
     return pl.concat(parts)
 
 
-def _smaller_pools(runs: pl.DataFrame, pooling: Pooling) -> Iterator[tuple[str, pl.DataFrame]]:
+def _smaller_pools(
+    runs: pl.DataFrame, pooling: Pooling, submitted: pl.DataFrame | None
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    runs = base_runs(runs)
     if pooling.depth > 1:
         half = pooling.depth // 2
-        yield f"depth {pooling.depth} to {half}", build_pools(runs, pooling.model_copy(update={"depth": half}))
+        yield (
+            f"depth {pooling.depth} to {half}",
+            build_pools(runs, pooling.model_copy(update={"depth": half}), submitted),
+        )
     inference = tuple(name for name in pooling.variants if SETTING_OF_VARIANT[name] == "inference")
     if inference and len(inference) < len(pooling.variants):
         smaller = pooling.model_copy(update={"variants": inference})
-        yield "all variants to those that do not know the answer", build_pools(runs, smaller)
-    retrievers = sorted(set(runs["retriever"].unique()) - {"fusion"})
+        yield "all variants to those that do not know the answer", build_pools(runs, smaller, submitted)
+    retrievers = sorted(runs["retriever"].unique())
     found_by = build_pools(runs, pooling).explode("found_by")["found_by"].struct.field("retriever").unique()
     for name in retrievers if len(retrievers) > 1 else ():
         if name in set(found_by):
-            yield f"all retrievers to all but {name}", build_pools(runs.filter(pl.col("retriever") != name), pooling)
+            rest = runs.filter(pl.col("retriever") != name)
+            yield f"all retrievers to all but {name}", build_pools(rest, pooling, submitted)
 
 
 def vary_judge(

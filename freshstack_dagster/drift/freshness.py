@@ -32,6 +32,7 @@ def question_freshness(
     speaks of a deprecation or removal, of whatever thing: it says where to look, not that the answer is wrong.
     """
     parts = [TABLES["question_freshness"].empty()]
+    judged = pl.col("question_support") != "not_judged"
     for snapshot, verdicts in sorted(judgments.items()):
         end = snapshot_end(snapshot)
         supporting = verdicts.filter(pl.col("verdict") == "supported").select("question_id", "doc_id").unique()
@@ -48,8 +49,8 @@ def question_freshness(
                 "snapshot",
                 age_days=_days_before(end, "asked_at"),
                 answer_edited_after=pl.col("answer_edited_at") >= end,
-                supporting_chunks=pl.col("supporting_chunks").fill_null(0),
-                deprecated_chunks=pl.col("deprecated_chunks").fill_null(0),
+                supporting_chunks=pl.when(judged).then(pl.col("supporting_chunks").fill_null(0)),
+                deprecated_chunks=pl.when(judged).then(pl.col("deprecated_chunks").fill_null(0)),
                 markers=pl.col("markers").fill_null([]),
                 question_support="question_support",
                 judge_kind="judge_kind",

@@ -20,7 +20,8 @@ def repository_shift(
 
     In: by snapshot, frames with `doc_id` and `repository`, and the table `judgments`; the baseline's month; aliases
     that a repository had before, each with the one it has now, so that a renaming is not read as a loss and a gain.
-    Out: the table `repository_shift`, a row for each repository of any snapshot in every snapshot.
+    Out: the table `repository_shift`, a row for each repository of any snapshot in every snapshot. Where nothing was
+    judged in a snapshot, or only errors came of it, support is null and not zero.
     """
     counts = [
         _counts(frame, judgments.get(snapshot), snapshot, renamed or {}) for snapshot, frame in sorted(chunks.items())
@@ -29,8 +30,10 @@ def repository_shift(
         return TABLES["repository_shift"].empty()
     found = pl.concat(counts)
     every = found.select("snapshot").unique().join(found.select("repository").unique(), how="cross")
+    judged = [month for month, verdicts in judgments.items() if _says_something(verdicts)]
     shift = every.join(found, on=["snapshot", "repository"], how="left").with_columns(
-        pl.col("documents", "supporting").fill_null(0)
+        pl.col("documents").fill_null(0),
+        supporting=pl.when(pl.col("snapshot").is_in(judged)).then(pl.col("supporting").fill_null(0)),
     )
     before = shift.filter(pl.col("snapshot") == baseline).select(
         "repository", documents_before="documents", supporting_before="supporting"
@@ -47,6 +50,10 @@ def repository_shift(
             _growth("supporting"),
         )
     )
+
+
+def _says_something(verdicts: pl.DataFrame) -> bool:
+    return bool(verdicts["verdict"].is_in(["supported", "unsupported"]).any())
 
 
 def _counts(
@@ -66,7 +73,8 @@ def _counts(
 
 def _share(column: str) -> pl.Expr:
     total = pl.col(column).sum().over("snapshot")
-    return pl.when(total > 0).then(pl.col(column) / total).otherwise(0.0).alias(f"{column}_share")
+    share = pl.when(total > 0).then(pl.col(column) / total).otherwise(0.0)
+    return pl.when(pl.col(column).is_not_null()).then(share).alias(f"{column}_share")
 
 
 def _growth(column: str) -> pl.Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 
 import polars as pl
@@ -34,14 +35,24 @@ def support_drift(
         return TABLES["support_drift"].empty()
     support = pl.concat(by_snapshot).sort("nugget_id", "snapshot")
     at_baseline = support.filter(pl.col("snapshot") == baseline).select("nugget_id", at_baseline="nugget_supported")
+    months = sorted(judgments)
+    following = dict(pairwise(months))
+    at_previous = support.filter(pl.col("snapshot").is_in(list(following))).select(
+        "nugget_id", pl.col("snapshot").replace(following), at_previous="nugget_supported"
+    )
     return TABLES["support_drift"].conform(
         support.join(at_baseline, on="nugget_id", how="left")
+        .join(at_previous, on=["nugget_id", "snapshot"], how="left")
+        .with_columns(
+            # The first snapshot is its own predecessor.
+            at_previous=pl.when(pl.col("snapshot") == months[0]).then("nugget_supported").otherwise("at_previous"),
+        )
         .with_columns(
             question_support=_question_support().over("question_id", "snapshot"),
             change_from_baseline=_change(pl.col("at_baseline")),
-            change_from_previous=_change(_previous()),
+            change_from_previous=_change(pl.col("at_previous")),
         )
-        .drop("at_baseline")
+        .drop("at_baseline", "at_previous")
     )
 
 
@@ -87,12 +98,6 @@ def _question_support() -> pl.Expr:
         .then(pl.lit("partly"))
         .otherwise(pl.lit("none"))
     )
-
-
-def _previous() -> pl.Expr:
-    """Support of the nugget in the snapshot before; the first snapshot is its own predecessor."""
-    first = pl.col("snapshot") == pl.col("snapshot").first().over("nugget_id")
-    return pl.when(first).then("nugget_supported").otherwise(pl.col("nugget_supported").shift(1).over("nugget_id"))
 
 
 def _change(before: pl.Expr) -> pl.Expr:

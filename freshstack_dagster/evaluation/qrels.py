@@ -8,6 +8,7 @@ import polars as pl
 
 from freshstack_dagster.errors import EvaluationError
 from freshstack_dagster.evaluation.runs import check_qrels
+from freshstack_dagster.judging.annotation import current_verdicts
 from freshstack_dagster.tables import TABLES
 
 MAJORITY = "majority"
@@ -43,7 +44,8 @@ def build_qrels(
     for topics too small to lose questions to it; measures then rest on the nuggets that have support.
 
     Raises EvaluationError if several judges gave a verdict on one pair and none is named, if a named judge judged
-    nothing, if judgments name nuggets that `nuggets` lacks, or qrels a document that `doc_ids` lacks.
+    nothing, if judgments name nuggets that `nuggets` lacks or that read otherwise there (where it has a column `text`),
+    or qrels a document that `doc_ids` lacks.
     """
     asked = questions.select("question_id").unique()
     verdicts = judgments.join(asked, on="question_id", how="semi")
@@ -128,6 +130,14 @@ def _outcomes(
 
 
 def _refuse_unknown_nuggets(verdicts: pl.DataFrame, nuggets: pl.DataFrame) -> None:
+    if "text" in nuggets.columns:
+        reworded = verdicts.join(current_verdicts(verdicts, nuggets), on=["nugget_id", "nugget_hash"], how="anti")
+        ids = reworded.join(nuggets, on="nugget_id", how="semi")["nugget_id"].unique().sort().to_list()
+        if ids:
+            raise EvaluationError(
+                f"judgments are of other words than {len(ids)} nuggets now have, such as {', '.join(ids[:5])}; "
+                "build judgments again"
+            )
     unknown = verdicts.join(nuggets, on=["question_id", "nugget_id"], how="anti")["nugget_id"].unique().sort().to_list()
     if unknown:
         raise EvaluationError(

@@ -65,7 +65,8 @@ def collection_statistics(
             ("not_judged", "questions filtered out: without nuggets, or errors leave their support open"),
         )
     ]
-    documents = judgments.select("question_id", "doc_id").n_unique()
+    judged = judgments.filter(pl.col("verdict").is_in(["supported", "unsupported"]))
+    documents = judged.select("question_id", "doc_id").n_unique()
     rows += [
         ("chunk_tokens", _number(chunks["tokens"].mean()), "mean cl100k_base tokens of a chunk, path head included"),
         ("judged_documents", documents, "pairs of a question and a chunk that were judged"),

@@ -9,7 +9,7 @@ import polars as pl
 
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.judging.agreement import disagreements, fleiss_agreement, majority_verdict, pairwise_agreement
-from freshstack_dagster.judging.support import judge_support
+from freshstack_dagster.judging.support import judge_support, nugget_hash
 from freshstack_dagster.judging.verdicts import HUMAN
 from freshstack_dagster.language_models import Models
 from freshstack_dagster.settings import Judging, ModelRole
@@ -163,6 +163,15 @@ def verdicts_that_count(judgments: pl.DataFrame, annotations: pl.DataFrame, judg
     several = people.filter(~alone)
     settled = pl.concat([people.filter(alone), *([majority_verdict(several)] if several.height else [])])
     return pl.concat([counted.join(settled, on=["nugget_id", "doc_id"], how="anti"), settled])
+
+
+def current_verdicts(verdicts: pl.DataFrame, nuggets: pl.DataFrame) -> pl.DataFrame:
+    """The verdicts on nuggets as they read now: of a nugget that was reworded since, the old ones say nothing.
+
+    `nuggets` needs nugget_id and text.
+    """
+    now = nuggets.select("nugget_id", pl.col("text").map_elements(nugget_hash, pl.String()).alias("nugget_hash"))
+    return verdicts.join(now, on=["nugget_id", "nugget_hash"], how="semi")
 
 
 def _of_sample(judgments: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame | None:

@@ -58,7 +58,8 @@ class _Evidence:
     def _supporting(self, tables: TopicTables, month: str, of_case: pl.Expr) -> dict[str, list[dict[str, Any]]]:
         """By nugget the chunks that supported it in a month, with their pages."""
         supporting = (
-            tables.scan("judgments", month)
+            tables.counted_judgments(month)
+            .lazy()
             .filter(of_case & (pl.col("verdict") == "supported"))
             .select("nugget_id", "doc_id", "quote")
             .join(tables.scan("chunks", month).select("doc_id", "url", "start_line", "end_line"), on="doc_id")

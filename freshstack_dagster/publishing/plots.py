@@ -108,8 +108,8 @@ def lines(
     body += [
         f'<line x1="{x(i):.1f}" x2="{x(i):.1f}" y1="20" y2="{height - 16}" stroke="#ddd"/>' for i in range(len(columns))
     ]
-    last = {name: next((v for v in reversed(scores) if v is not None), low) for name, scores in series.items()}
-    labels = _apart({name: y(value) for name, value in last.items()}, 14)
+    last = {name: next((v for v in reversed(scores) if v is not None), None) for name, scores in series.items()}
+    labels = _apart({name: y(low if value is None else value) for name, value in last.items()}, 14)
     for index, (name, scores) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
         points = [None if value is None else (x(i), y(value)) for i, value in enumerate(scores)]
@@ -117,7 +117,9 @@ def lines(
             path = " ".join(f"{px:.1f},{py:.1f}" for px, py in run)
             body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
             body += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in run]
-        body.append(_text(WIDTH - right + 10, labels[name] + 4, f"{_short(name, 24)} {shown(last[name])}", fill=colour))
+        value = last[name]
+        label = f"{_short(name, 24)} {'no value' if value is None else shown(value)}"
+        body.append(_text(WIDTH - right + 10, labels[name] + 4, label, fill=colour))
     body += [_text(left - 10, y(value) + 4, shown(value), anchor="end") for value in sorted({low, high})]
     described = "; ".join(
         f"{name}: " + ", ".join("none" if v is None else shown(v) for v in scores) for name, scores in series.items()

@@ -38,7 +38,7 @@ def render_report(lake: Lake, topic: Topic) -> str:
     if not snapshots:
         raise LakeError(f"topic {topic.name} has no snapshot yet; build one first")
     environment = Environment(loader=PackageLoader("freshstack_dagster.publishing"), autoescape=True)
-    tables = TopicTables(lake, topic.name, snapshots, topic.baseline)
+    tables = TopicTables(lake, topic, snapshots)
     return environment.get_template("report.html").render(
         topic=topic,
         snapshots=snapshots,

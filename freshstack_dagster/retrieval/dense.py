@@ -98,28 +98,33 @@ class EmbeddingRetrieval:
 def embed_passages(encoder: Encoder, store: EmbeddingStore, corpus: Corpus, workspace: Workspace) -> int:
     """Embed the texts that the store lacks, longest first, and return how many.
 
-    Every shard that was closed stays when the run is killed, and is not embedded again.
+    Every shard that was closed stays when the run is killed, and is not embedded again. Where the model fails, what it
+    gave before is kept too.
     """
     text_of = dict(zip(corpus.content_hashes, corpus.texts, strict=True))
     # Texts of like length pad little; the longest first, so that too little memory shows at once.
     missing = sorted(store.missing(corpus.content_hashes), key=lambda h: (-len(text_of[h]), h))
     held: list[tuple[list[str], np.ndarray, list[bool]]] = []
     began, done = time.monotonic(), 0
-    for start in range(0, len(missing), encoder.chunk_size):
-        hashes = missing[start : start + encoder.chunk_size]
-        texts = [text_of[content_hash] for content_hash in hashes]
-        vectors = encoder.encode(texts, "passage")
-        if len(vectors) != len(texts):
-            raise FreshstackError(
-                f"the model gave {len(vectors)} vectors for {len(texts)} texts; it must give each one"
-            )
-        held.append((hashes, vectors, encoder.truncated(texts, "passage")))
-        done += len(hashes)
-        waiting = sum(len(part[0]) for part in held)
-        if waiting >= SHARD_TEXTS or time.monotonic() - began >= SHARD_SECONDS or done == len(missing):
+    try:
+        for start in range(0, len(missing), encoder.chunk_size):
+            hashes = missing[start : start + encoder.chunk_size]
+            texts = [text_of[content_hash] for content_hash in hashes]
+            vectors = encoder.encode(texts, "passage")
+            if len(vectors) != len(texts):
+                raise FreshstackError(
+                    f"the model gave {len(vectors)} vectors for {len(texts)} texts; it must give each one"
+                )
+            held.append((hashes, vectors, encoder.truncated(texts, "passage")))
+            done += len(hashes)
+            waiting = sum(len(part[0]) for part in held)
+            if waiting >= SHARD_TEXTS or time.monotonic() - began >= SHARD_SECONDS:
+                full, held, began = held, [], time.monotonic()
+                _close(store, full)
+            workspace.tell("embedding", done, len(missing))
+    finally:
+        if held:
             _close(store, held)
-            held, began = [], time.monotonic()
-        workspace.tell("embedding", done, len(missing))
     return len(missing)
 
 

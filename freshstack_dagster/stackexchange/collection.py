@@ -8,7 +8,6 @@ The query that the published figures are made with is title, one space and text.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from freshstack_dagster.stackexchange.questions import (
 from freshstack_dagster.tables import TABLES
 
 _COLUMNS = ("query_id", "query_title", "query_text", "answer_text")
-_HUB = "hf://"
+HUB = "hf://"
 PUBLISHED = "published"
 
 
@@ -159,7 +158,7 @@ def _take(row: dict[str, Any], question_id: str, wanted: QuestionFilter, rows: Q
 
 def _read(path: str | Path) -> pl.DataFrame:
     frames = []
-    for file in _files(str(path)):
+    for file in collection_files(str(path)):
         try:
             frames.append(pl.read_parquet(file) if file.endswith(".parquet") else _read_lines(file))
         except (OSError, pl.exceptions.PolarsError) as error:
@@ -176,8 +175,9 @@ def _read_lines(file: str) -> pl.DataFrame:
     return pl.read_ndjson(file, infer_schema_length=None)
 
 
-def _files(path: str) -> Iterable[str]:
-    if path.startswith(_HUB):
+def collection_files(path: str) -> list[str]:
+    """The files of a collection (`path` as in `load_collection`), sorted. Raises SourceError if there is none."""
+    if path.startswith(HUB):
         return [path if path.endswith(".parquet") else path.rstrip("/") + "/*.parquet"]
     place = Path(path)
     if place.is_file():

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from freshstack_dagster.errors import SettingsError
-from freshstack_dagster.settings import Topic
+from freshstack_dagster.settings import QuestionSource, Topic
+from freshstack_dagster.stackexchange.collection import HUB, collection_files
 from freshstack_dagster.stackexchange.questions import QuestionFilter, Questions, as_utc
 from freshstack_dagster.tables import TABLES
 
@@ -66,10 +67,24 @@ def load_questions(topic: Topic, *, cache: Path, progress: Callable[[str], None]
     return load_collection(collection_place(source.path), wanted)
 
 
+def source_files(source: QuestionSource) -> list[Path] | None:
+    """The files that a source reads and that are there, sorted; None for one that lies elsewhere: an API or a hub."""
+    if source.kind == "api" or source.path is None:
+        return None
+    if source.kind == "dump":
+        from freshstack_dagster.stackexchange.dump import POST_LINKS
+
+        return [path for path in (source.path, source.path.with_name(POST_LINKS)) if path.is_file()]
+    if source.kind == "jsonl":
+        return [source.path] if source.path.is_file() else []
+    place = collection_place(source.path)
+    return None if place.startswith(HUB) else [Path(file) for file in collection_files(place)]
+
+
 def collection_place(path: Path) -> str:
     """A collection's path or hub address as text: a Path has lost one of the two slashes of `hf://`."""
     text = str(path)
-    return f"hf://{text.removeprefix('hf:/').lstrip('/')}" if text.startswith("hf:/") else text
+    return f"{HUB}{text.removeprefix('hf:/').lstrip('/')}" if text.startswith("hf:/") else text
 
 
 def published_nuggets(topic: Topic) -> PublishedJudgments:

@@ -20,6 +20,7 @@ from freshstack_dagster.errors import LakeError
 from freshstack_dagster.evaluation.qrels import build_qrels
 from freshstack_dagster.evaluation.results import retrieval_results
 from freshstack_dagster.evaluation.significance import compare_systems
+from freshstack_dagster.judging.support import nugget_hash
 from freshstack_dagster.lake import Lake
 from freshstack_dagster.publishing import plots
 from freshstack_dagster.publishing.html import Markup, rows_table, table
@@ -56,6 +57,7 @@ def _month(number: int, months: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.Dat
                 judgments.append(
                     {"question_id": f"q{question}", "nugget_id": f"q{question}_{nugget}", "doc_id": doc_id}
                 )
+                judgments[-1] |= {"nugget_hash": nugget_hash(f"Fact {nugget} of {question}")}
                 judgments[-1] |= {"content_hash": digest, "verdict": "supported" if supported else "unsupported"}
                 judgments[-1] |= {"judge": "j", "judge_kind": "llm", "quote": text[:40] if supported else None}
         for question in range(6):
