@@ -137,22 +137,25 @@ def score(run: Path, topic: str, snapshot: str, missing: str, measures: str | No
     from freshstack_dagster.evaluation.measures import DEFAULT
     from freshstack_dagster.evaluation.results import retrieval_results
     from freshstack_dagster.evaluation.runs import read_checked
+    from freshstack_dagster.judging.annotation import verdicts_that_count
     from freshstack_dagster.tables import TABLES
 
     where = places()
     lake = Lake(where.lake)
-    _require_built(lake, find_topic(where, topic), snapshot)
+    described = find_topic(where, topic)
+    _require_built(lake, described, snapshot)
     qrels = lake.read("qrels", topic, snapshot)
     if not qrels.height:
         raise FreshstackError(f"the qrels of {topic} {snapshot} are empty: no question was kept, so nothing is scored")
     outcomes = lake.read("question_outcomes", topic, snapshot)
     documents = lake.scan("chunks", topic, snapshot).select("doc_id").collect()["doc_id"]
     ranking = read_checked(run, documents, outcomes["question_id"])
+    judgments, annotations = lake.read("judgments", topic, snapshot), lake.read("annotations", topic, snapshot)
     # As the table retrieval_results scores a submitted run, so that both show the same figures.
     results = retrieval_results(
         TABLES["runs"].empty(),
         qrels,
-        lake.read("judgments", topic, snapshot),
+        verdicts_that_count(judgments, annotations, described.judging),
         {run.name: ranking},
         measures.replace(",", " ").split() if measures else DEFAULT,
         missing="zero" if missing == "zero" else "error",

@@ -51,7 +51,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     schema = TABLES["judgments"].schema
     judgments = TABLES["judgments"].conform(pl.DataFrame(rows, schema={name: schema[name] for name in schema}))
     qrels, outcomes = build_qrels(judgments, nuggets, lake.read("questions", TOPIC))
-    for table, frame in {"judgments": judgments, "qrels": qrels, "question_outcomes": outcomes}.items():
+    built = {"judgments": judgments, "annotations": TABLES["annotations"].empty(), "qrels": qrels}
+    for table, frame in {**built, "question_outcomes": outcomes}.items():
         lake.write(table, frame, topic=TOPIC, snapshot=SNAPSHOT)
     lake.refresh_catalogue()
     monkeypatch.setenv("FRESHSTACK_ROOT", str(tmp_path))

@@ -55,6 +55,8 @@ def test_a_topic_has_what_its_file_says_and_sensible_defaults(tmp_path: Path):
         ("baseline: 2024-13", "is not a month such as 2024-10"),
         ("name: other", "the file is called godot.yaml"),
         ("retrievers: [bm25, bm25]", "retriever bm25 stands twice"),
+        ("retrievers: [bm25, {kind: lsa, name: bm25+}]", "'bm25.' cannot name a retriever"),
+        ("retrievers: [{kind: lsa, name: fusion}]", "'fusion' cannot name a retriever"),
         ("roles: {judge: {provider: openai}}", "provider openai needs a model"),
         ("roles: {judge: {provider: compatible, model: m}}", "needs a base_url"),
         ("title: [", "line 10"),

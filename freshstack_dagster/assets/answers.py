@@ -96,7 +96,7 @@ def score_answers(stage: Stage) -> Built:
         tables = {name: TABLES[name].empty() for name in ("answer_judgments", "answer_results")}
         return Built(tables, {"systems": f"none; put answers into {folder.relative_to(stage.places.root)}"})
     answered = answers.join(nuggets, on="question_id", how="semi")
-    judgments, facts = _judge(stage, "answer_judgments", *answer_documents(answered))
+    judgments, facts = _judge(stage, "answer_judgments", *answer_documents(answered, nuggets))
     results = answer_results(answered, judgments, nuggets)
     means = results.filter(pl.col("question_id") == "all").select("system", "nuggets", "stated", "unjudged", "value")
     facts = {

@@ -33,13 +33,17 @@ RESULTS: Mapping[str, pl.DataType] = {
 }
 
 
-def answer_documents(answers: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def answer_documents(answers: pl.DataFrame, nuggets: pl.DataFrame | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Answers (system, question_id, text) as chunks and pools for the judge; empty ones are left out.
 
     Returns `chunks` (doc_id, content_hash, text) and `pools` (question_id, doc_id). A doc_id is
-    `{system}/{question_id}`. Raises EvaluationError if a system answers a question twice or a column is missing.
+    `{system}/{question_id}`. Raises EvaluationError if a system answers a question twice or a column is missing, and
+    (where `nuggets` says what is to be answered) if a system leaves a question out: before anything is judged.
     """
-    documents = _with_ids(answers).filter(_states_something())
+    documents = _with_ids(answers)
+    if nuggets is not None:
+        _refuse_unanswered(_grid(documents, nuggets), documents)
+    documents = documents.filter(_states_something())
     hashes = [hashlib.sha256(text.encode()).hexdigest() for text in documents["text"]]
     chunks = documents.select("doc_id", pl.Series("content_hash", hashes, dtype=pl.String()), "text")
     return chunks, documents.select("question_id", "doc_id")
@@ -60,7 +64,7 @@ def answer_results(
     """
     documents = _with_ids(answers)
     wanted = nuggets.select("question_id", "nugget_id").unique()
-    grid = documents.select("system").unique().join(wanted.select("question_id").unique(), how="cross")
+    grid = _grid(documents, wanted)
     if missing != "zero":
         _refuse_unanswered(grid, documents)
     verdicts = (
@@ -111,6 +115,11 @@ def _with_ids(answers: pl.DataFrame) -> pl.DataFrame:
     return documents.with_columns(doc_id=pl.format("{}/{}", "system", "question_id"))
 
 
+def _grid(documents: pl.DataFrame, nuggets: pl.DataFrame) -> pl.DataFrame:
+    """Every system and every question that has nuggets."""
+    return documents.select("system").unique().join(nuggets.select("question_id").unique(), how="cross")
+
+
 def _states_something() -> pl.Expr:
     return pl.col("text").fill_null("").str.strip_chars() != ""
 
@@ -122,5 +131,5 @@ def _refuse_unanswered(grid: pl.DataFrame, documents: pl.DataFrame) -> None:
         ids = unanswered.filter(pl.col("system") == system)["question_id"].to_list()
         raise EvaluationError(
             f"system {system} has no answer to {len(ids)} questions, such as {', '.join(ids[:5])}; "
-            "answer them, or ask for them to be scored 0 (missing='zero')"
+            "answer them; an empty answer says that the system has none"
         )

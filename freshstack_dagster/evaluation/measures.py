@@ -89,11 +89,15 @@ class Qrels:
     """Nugget qrels prepared for scoring: ids turned to codes, and what does not depend on a run.
 
     `qrels` has columns question_id, nugget_id, doc_id and relevance; without nugget_id each question counts as one
-    nugget. `judged` (question_id, doc_id) names further documents that were judged and are therefore no holes.
+    nugget. `judged` (question_id, doc_id) names further documents that were judged and are therefore no holes;
+    `unjudged` those on which the verdict on some nugget is missing: of those that support none so far nobody knows
+    whether they are relevant, so they are holes after all, and the others may support more than they do.
     Raises EvaluationError on missing columns, nulls, contradicting rows or no rows.
     """
 
-    def __init__(self, qrels: pl.DataFrame, judged: pl.DataFrame | None = None) -> None:
+    def __init__(
+        self, qrels: pl.DataFrame, judged: pl.DataFrame | None = None, unjudged: pl.DataFrame | None = None
+    ) -> None:
         rows = _qrels_rows(qrels)
         names = rows["question_id"].rle().struct.field("value").unique().sort()
         self.questions: pl.Series = names.alias("question_id")
@@ -115,14 +119,16 @@ class Qrels:
         )
         seen = rows.select("question", "doc_id")
         if judged is not None:
-            also = _lookup(judged["question_id"].cast(pl.String()), names)
-            more = pl.DataFrame({"question": also, "doc_id": judged["doc_id"].cast(pl.String())})
-            seen = pl.concat([seen, more.filter(pl.col("question") >= 0)])
-        #: Every judged document of each question: its place among the relevant ones, -1 if it is not relevant.
+            seen = pl.concat([seen, _of_questions(judged, names)])
+        partly = seen.clear() if unjudged is None else _of_questions(unjudged, names).unique()
+        #: Every judged document of each question: its place among the relevant ones, -1 if it is not relevant, and
+        #: whether it may support more nuggets than are known.
         self.judged = (
             seen.unique()
             .join(relevant, on=["question", "doc_id"], how="left")
-            .with_columns(pl.col("document").cast(pl.Int64()).fill_null(-1))
+            .join(partly.with_columns(partly=pl.lit(True)), on=["question", "doc_id"], how="left")
+            .with_columns(pl.col("document").cast(pl.Int64()).fill_null(-1), pl.col("partly").fill_null(False))
+            .filter((pl.col("document") >= 0) | ~pl.col("partly"))
         )
         pairs = positive.join(relevant, on=["question", "doc_id"]).join(nuggets, on=["question", "nugget_id"])
         order = np.argsort(_codes(pairs, "document"), kind="stable")
@@ -264,7 +270,7 @@ class _Ranking:
         which = f"run {' '.join(map(str, self.systems.row(system)))}" if by else "the run"
         raise EvaluationError(
             f"{which} lacks {len(names)} of {len(self.qrels.questions)} questions of the qrels: {_some(names)}; "
-            "rank them, or ask for them to be scored 0 (missing='zero', `--missing zero`)"
+            "rank them (in Parquet a row without doc_id says that nothing was found), or score them 0 (--missing zero)"
         )
 
     def _order(self, rows: pl.DataFrame, group: Codes, depth: int) -> None:
@@ -294,6 +300,7 @@ class _Ranking:
         )
         self.hole = joined["document"].is_null().to_numpy()
         self.document = joined["document"].fill_null(-1).to_numpy()
+        self.uncertain = self.hole | joined["partly"].fill_null(False).to_numpy()
         self.discount = _discount(self.rank)
         self.relevant = self.document >= 0
         self.gain = np.zeros(self.group.size)
@@ -341,12 +348,13 @@ class _Ranking:
         left = self._of_question(self.qrels.nuggets_of_question)[self.group] - ALPHA * _sum_before(
             self.group, self.novelty
         )
-        best = np.where(self.hole, left, self.novelty) * decay
-        return value, _bound(self._sum(within, best * self.discount), ideal, holes, value)
+        best = np.where(self.uncertain, left, self.novelty) * decay
+        uncertain = self._sum(within & self.uncertain)
+        return value, _bound(self._sum(within, best * self.discount), ideal, uncertain, value)
 
     def _coverage(self, depth: int, within: npt.NDArray[np.bool_], holes: Numbers) -> tuple[Numbers, Numbers]:
         value = _ratio(self._sum(within, self.first_support), self._of_question(self.qrels.supported_of_question))
-        return value, np.where(holes > 0, 1.0, value)
+        return value, np.where(self._sum(within & self.uncertain) > 0, 1.0, value)
 
     def _recall(self, depth: int, within: npt.NDArray[np.bool_], holes: Numbers) -> tuple[Numbers, Numbers]:
         hits = self._sum(within & self.relevant)
@@ -373,13 +381,21 @@ class _Ranking:
         ideal = self._of_question(self.qrels.ideal_ndcg(depth))
         value = _ratio(self._sum(within, self.gain * self.discount), ideal)
         most = self._of_question(self.qrels.nuggets_of_question) * self.qrels.highest_relevance
-        best = np.where(self.hole, most[self.group], self.gain)
-        return value, _bound(self._sum(within, best * self.discount), ideal, holes, value)
+        best = np.where(self.uncertain, most[self.group], self.gain)
+        uncertain = self._sum(within & self.uncertain)
+        return value, _bound(self._sum(within, best * self.discount), ideal, uncertain, value)
 
     def _judged(self, depth: int, within: npt.NDArray[np.bool_], holes: Numbers) -> tuple[Numbers, Numbers]:
         retrieved = self._sum(within)
         value = _ratio(retrieved - holes, retrieved)
         return value, value
+
+
+def _of_questions(documents: pl.DataFrame, questions: pl.Series) -> pl.DataFrame:
+    """Documents (question_id, doc_id) of these questions, the question as its code."""
+    question = _lookup(documents["question_id"].cast(pl.String()), questions)
+    coded = pl.DataFrame({"question": question, "doc_id": documents["doc_id"].cast(pl.String())})
+    return coded.filter(pl.col("question") >= 0)
 
 
 def _qrels_rows(qrels: pl.DataFrame) -> pl.DataFrame:
@@ -534,10 +550,10 @@ def _ratio(numerator: Numbers, denominator: Numbers) -> Numbers:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-def _bound(best: Numbers, ideal: Numbers, holes: Numbers, value: Numbers) -> Numbers:
-    """Best gain over the ideal gain, 1 where a hole makes the only ideal there is, and the value without holes."""
+def _bound(best: Numbers, ideal: Numbers, uncertain: Numbers, value: Numbers) -> Numbers:
+    """Best gain over the ideal gain, 1 where a hole makes the only ideal there is, and the value where all is known."""
     possible = np.divide(best, ideal, out=np.ones_like(best), where=ideal > 0)
-    return np.where(holes > 0, possible, value)
+    return np.where(uncertain > 0, possible, value)
 
 
 def _some(names: Sequence[str], shown: int = 5) -> str:

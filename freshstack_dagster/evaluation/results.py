@@ -30,11 +30,10 @@ def pooling_results(
     variant has no text (its model failed, or the variant was skipped) has no row there, and a variant that lacks one
     has no mean either: no mean is over fewer questions. `incomplete_variants` tells which.
 
-    Raises EvaluationError for rankings that cannot be scored, and for kept questions that no run has.
+    Raises EvaluationError for rankings that cannot be scored.
     """
     if not qrels.height:
         return TABLES["pooling_results"].empty()
-    _refuse_unranked(runs, qrels)
     scores = score_runs(_prepared(qrels, judgments), runs, measures, by=("variant", "retriever"), missing="zero")
     written = query_variants.select("question_id", "variant").unique()
     scores = scores.join(written, on=["question_id", "variant"], how="semi", maintain_order="left")
@@ -77,8 +76,8 @@ def retrieval_results(
     score) by name. A question for which a retriever found nothing scores 0; one that a submitted run lacks is an error,
     or scored 0 if `missing` is `zero`.
 
-    Raises EvaluationError for rankings that cannot be scored, for kept questions that no run has, and for a submitted
-    run under the name of a retriever.
+    Raises EvaluationError for rankings that cannot be scored, for kept questions that no run has, submitted ones
+    included, and for a submitted run under the name of a retriever.
     """
     if not qrels.height:
         return TABLES["retrieval_results"].empty()
@@ -86,7 +85,7 @@ def retrieval_results(
     own = runs.filter(pl.col("variant") == QUESTION).rename({"retriever": "system"})
     parts = []
     if own.height:
-        _refuse_unranked(runs, qrels)
+        _refuse_unranked([runs, *(submitted or {}).values()], qrels)
         parts.append(score_runs(prepared, own, measures, by=("system",), missing="zero"))
     names = set(own["system"].unique())
     for name, run in sorted((submitted or {}).items()):
@@ -108,9 +107,10 @@ def retrieval_results(
 
 
 def _prepared(qrels: pl.DataFrame, judgments: pl.DataFrame) -> Qrels:
-    """Qrels, with the documents that were judged but left none of their rows (the judges were split)."""
-    judged = judgments.filter(pl.col("verdict").is_in(["supported", "unsupported"])).select("question_id", "doc_id")
-    return Qrels(qrels, judged.unique())
+    """Qrels, with what was judged besides, and where a verdict is missing: an error, or judges that are split."""
+    settled = pl.col("verdict").is_in(["supported", "unsupported"])
+    judged, unjudged = (judgments.filter(rows).select("question_id", "doc_id").unique() for rows in (settled, ~settled))
+    return Qrels(qrels, judged, unjudged)
 
 
 def _means(scores: pl.DataFrame, by: list[str]) -> pl.DataFrame:
@@ -125,9 +125,10 @@ def _judge_kind(qrels: pl.DataFrame) -> str:
     return "+".join(kinds)
 
 
-def _refuse_unranked(runs: pl.DataFrame, qrels: pl.DataFrame) -> None:
-    """A kept question was pooled, so some retriever found something for it; if none did, runs are of another day."""
-    lost = qrels.join(runs, on="question_id", how="anti")["question_id"].unique().sort().to_list()
+def _refuse_unranked(rankings: Sequence[pl.DataFrame], qrels: pl.DataFrame) -> None:
+    """A kept question was pooled, so some ranking found something for it; if none did, runs are of another day."""
+    ranked = pl.concat([ranking.select("question_id") for ranking in rankings])
+    lost = qrels.join(ranked, on="question_id", how="anti")["question_id"].unique().sort().to_list()
     if lost:
         raise EvaluationError(
             f"no run ranks anything for {len(lost)} questions of the qrels, such as {', '.join(lost[:5])}; "

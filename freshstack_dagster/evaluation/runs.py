@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import polars as pl
 
@@ -118,16 +119,26 @@ def read_checked(
 ) -> pl.DataFrame:
     """Read a run as `read_run` does and refuse it as `check_run` does; the error names the file.
 
-    An unknown document whose id is known once %20 is read as a space and %25 as a percent sign is that document: so the
-    `trec` export writes them.
+    An unknown id that is known once it is read by `trec_read` is that one: so the `trec` export writes them.
     """
     run = read_run(path)
-    written = {name: name.replace("%20", " ").replace("%25", "%") for name in _unknown(run["doc_id"], doc_ids)}
-    run = run.with_columns(pl.col("doc_id").replace(written)) if written else run
+    for column, known in (("doc_id", doc_ids), ("question_id", question_ids)):
+        written = {name: trec_read(name) for name in _unknown(run[column], known)}
+        run = run.with_columns(pl.col(column).replace(written)) if written else run
     try:
         return check_run(run, doc_ids, question_ids)
     except EvaluationError as error:
         raise EvaluationError(f"{path}: {error}") from error
+
+
+def trec_word(text: object) -> str:
+    """An id as one word of a TREC file, which has no quotes: white space and the percent sign as %20, %25 and so on."""
+    return re.sub(r"[\s%]", lambda found: quote(found[0]), str(text))
+
+
+def trec_read(word: str) -> str:
+    """The id that `trec_word` wrote."""
+    return unquote(word)
 
 
 def check_run(

@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from freshstack_dagster.errors import FreshstackError, LakeError
+from freshstack_dagster.evaluation.runs import trec_word
 from freshstack_dagster.lake import Lake
 from freshstack_dagster.settings import Topic
 from freshstack_dagster.stackexchange.collection import question_text
@@ -167,14 +168,14 @@ def _beir(collection: Collection, folder: Path) -> None:
 
 def _trec(collection: Collection, folder: Path) -> None:
     topics = (
-        f"{row['question_id']}\t{' '.join(question_text(row['title'], row['body_text']).split())}\n"
+        f"{trec_word(row['question_id'])}\t{' '.join(question_text(row['title'], row['body_text']).split())}\n"
         for row in collection.questions.iter_rows(named=True)
     )
     (folder / "topics.tsv").write_text("".join(topics), encoding="utf-8")
     documents = collection.chunks.select("doc_id", "text").collect()
     _write_lines(
         folder / "corpus.jsonl",
-        ({"id": _trec_word(doc_id), "contents": text} for doc_id, text in documents.iter_rows()),
+        ({"id": trec_word(doc_id), "contents": text} for doc_id, text in documents.iter_rows()),
     )
     numbered = collection.qrels.join(collection.nuggets.select("nugget_id", "position"), on="nugget_id").sort(
         "question_id", "position", "doc_id"
@@ -188,14 +189,9 @@ def _trec(collection: Collection, folder: Path) -> None:
 
 def _write_trec(path: Path, rows: pl.DataFrame) -> None:
     """Four columns, a space between them."""
-    lines = (" ".join(map(_trec_word, row)) + "\n" for row in rows.iter_rows())
+    lines = (" ".join(map(trec_word, row)) + "\n" for row in rows.iter_rows())
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(lines)
-
-
-def _trec_word(value: Any) -> str:
-    """A space inside an id is written as %20, for TREC files have no quotes, and so a percent sign as %25."""
-    return str(value).replace("%", "%25").replace(" ", "%20")
 
 
 def _write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
@@ -221,7 +217,10 @@ def card(collection: Collection, layout: str) -> str:
         f"Judged by: {', '.join(kinds)}.",
     ]
     if layout == "trec":
-        lines += ["", "In ids a space is written as %20 and a percent sign as %25; `score` reads them back."]
+        lines += [
+            "",
+            "White space in ids is written as %20 and the like, a percent sign as %25; `score` reads them.",
+        ]
     if "heuristic" in kinds:
         lines += ["", "**The heuristic is no judge. This is a trial of the pipeline and no benchmark.**"]
     lines += [

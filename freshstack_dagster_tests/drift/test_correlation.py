@@ -118,3 +118,11 @@ def test_published_intervals_over_systems(shared: Path):
         low, high = np.nanpercentile(kendall_tau_b(a[drawn], b[drawn]), [2.5, 97.5])
         assert low < tau <= high
         assert len(a) == 14
+
+
+def test_means_that_differ_by_rounding_are_tied():
+    # The mean of the same three values in two orders.
+    one, other = (0.1 + 0.2 + 0.3) / 3, (0.3 + 0.2 + 0.1) / 3
+    assert one != other
+    found = agreement([one, other, 0.5], [1.0, 2.0, 3.0])
+    assert (found.tie_low, found.tie_high) == (pytest.approx(1 / 3), 1.0)

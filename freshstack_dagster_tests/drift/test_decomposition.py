@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +13,7 @@ from freshstack_dagster.drift.decomposition import (
     compare,
     judge_by_threshold,
     skipped,
+    submitted_runs,
     summary,
     vary_chunker,
     vary_corpus,
@@ -172,3 +174,30 @@ def test_a_skipped_row_has_no_numbers():
     assert {name for name, value in row.items() if value is not None} == {
         "factor", "variation", "measure", "outcome", "detail", "judge_kind",
     }  # fmt: skip
+
+
+def test_without_a_retriever_its_reranked_run_is_no_retriever_either(built):
+    runs = built["months"]["2024-10"].runs
+    reranked = runs.filter(pl.col("retriever") == "bm25").with_columns(retriever=pl.lit("bm25+ce"))
+    condition = replace(built["months"]["2024-10"], runs=pl.concat([runs, reranked]))
+    plain = vary_pool(built["collection"], built["months"]["2024-10"], built["topic"].pooling)
+    found = vary_pool(built["collection"], condition, built["topic"].pooling)
+    assert {name: row["detail"] for name, row in _of(found).items()} == {
+        name: row["detail"] for name, row in _of(plain).items()
+    }
+
+
+def test_submitted_runs_stay_in_smaller_pools(built):
+    runs, pooling = built["months"]["2024-10"].runs, built["topic"].pooling
+    question = runs["question_id"][0]
+    far = runs.filter(pl.col("question_id") == question)["doc_id"].unique().sort()[-3:]
+    submitted = pl.DataFrame({"question_id": question, "system": "mine", "doc_id": far, "score": [3.0, 2.0, 1.0]})
+    again = submitted_runs(build_pools(runs, pooling, submitted), runs)
+    assert again.select("question_id", "retriever", "doc_id", "rank").sort("rank").rows() == [
+        (question, "mine", doc_id, rank) for rank, doc_id in enumerate(far, 1)
+    ]
+    assert (
+        build_pools(runs, pooling, again)
+        .select("doc_id", "rank")
+        .equals(build_pools(runs, pooling, submitted).select("doc_id", "rank"))
+    )

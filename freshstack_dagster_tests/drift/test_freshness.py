@@ -56,3 +56,9 @@ def test_markers_of_supporting_chunks_alone():
     assert (one["supporting_chunks"], one["deprecated_chunks"]) == (3, 2)
     assert one["markers"] == [".. deprecated:: 1.0", "@deprecated use z", "The option has been removed."]
     assert (rows["2", "2025-10"]["deprecated_chunks"], rows["2", "2025-10"]["markers"]) == (0, [])
+
+
+def test_what_was_not_judged_has_no_count():
+    rows = _freshness([("1_0", "a/x_0_9", "error"), ("2_0", "a/z_0_9", "unsupported")])
+    assert (rows["1", "2024-10"]["supporting_chunks"], rows["1", "2024-10"]["deprecated_chunks"]) == (None, None)
+    assert (rows["2", "2024-10"]["supporting_chunks"], rows["2", "2024-10"]["deprecated_chunks"]) == (0, 0)

@@ -57,3 +57,16 @@ def test_a_repository_that_left_stays_in_the_table_with_zero():
     shift = repository_shift(chunks, {}, baseline="2024-10")
     gone = shift.filter((pl.col("snapshot") == "2025-10") & (pl.col("repository") == "b")).row(0, named=True)
     assert (gone["documents"], gone["documents_growth"], gone["supporting_growth"]) == (0, -1.0, None)
+
+
+def test_a_month_in_which_nothing_was_judged_has_no_support_and_no_loss():
+    chunks = {month: pl.DataFrame({"doc_id": ["a/x_0_1"], "repository": ["a"]}) for month in ("2024-10", "2025-10")}
+    before = pl.DataFrame({"doc_id": ["a/x_0_1"], "verdict": ["supported"]})
+    for after in (None, before.clear(), before.with_columns(verdict=pl.lit("error"))):
+        judgments = {"2024-10": before} | ({} if after is None else {"2025-10": after})
+        row = repository_shift(chunks, judgments, baseline="2024-10").filter(snapshot="2025-10").row(0, named=True)
+        assert (row["documents"], row["documents_growth"]) == (1, 0)
+        assert (row["supporting"], row["supporting_share"], row["supporting_growth"]) == (None, None, None)
+    nothing = before.with_columns(verdict=pl.lit("unsupported"))
+    row = repository_shift(chunks, {"2024-10": before, "2025-10": nothing}, baseline="2024-10").row(-1, named=True)
+    assert (row["supporting"], row["supporting_growth"]) == (0, -1)

@@ -72,3 +72,17 @@ def test_a_question_asked_later_has_no_row_before():
     assert ("2_0", "2024-10") not in rows
     assert rows["2_0", "2025-10"]["change_from_baseline"] == "unknown"
     assert rows["1_1", "2024-10"]["question_support"] == "not_judged"
+
+
+def test_a_month_in_which_the_question_is_missing_is_not_skipped_over():
+    supported = _judgments(("1_0", "a/a_0_9", "supported"), ("2_0", "a/a_0_9", "supported"))
+    months = {
+        "2024-10": supported,
+        "2025-04": _judgments(("2_0", "a/a_0_9", "supported")),
+        "2025-10": _judgments(("1_0", "a/a_0_9", "unsupported")),
+    }
+    rows = _by_key(support_drift(NUGGETS, months, baseline="2024-10"))
+    assert ("1_0", "2025-04") not in rows
+    assert rows["1_0", "2025-10"]["change_from_previous"] == "unknown"
+    assert rows["1_0", "2025-10"]["change_from_baseline"] == "lost"
+    assert rows["1_0", "2024-10"]["change_from_previous"] == "same"

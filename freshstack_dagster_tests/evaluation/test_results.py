@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from freshstack_dagster.errors import EvaluationError
-from freshstack_dagster.evaluation import evaluate, pooling_results, retrieval_results
+from freshstack_dagster.evaluation import build_qrels, evaluate, pooling_results, retrieval_results
 from freshstack_dagster.evaluation.results import incomplete_variants
 from freshstack_dagster.tables import TABLES
-from freshstack_dagster_tests.evaluation.test_qrels import NO, YES, judgments_of
+from freshstack_dagster_tests.evaluation.test_qrels import ERROR, NO, YES, judgments_of, nuggets_of
 
 QRELS = pl.DataFrame(
     [
@@ -90,6 +90,58 @@ def test_pooling_results_never_average_over_fewer_questions() -> None:
 def test_runs_of_another_day_are_refused() -> None:
     with pytest.raises(EvaluationError, match="no run ranks anything for 1 questions of the qrels, such as 2"):
         retrieval_results(RUNS.filter(pl.col("question_id") != "2"), QRELS, JUDGMENTS)
+
+
+def test_a_question_that_only_a_submitted_run_found_is_scored() -> None:
+    """Its pool was topped up: the retrievers have nothing for it, which is 0 and no fault of the runs."""
+    run = pl.DataFrame({"question_id": ["1", "2"], "doc_id": ["a", "a"], "score": [1.0, 1.0]})
+    runs = RUNS.filter(pl.col("question_id") != "2")
+    results = retrieval_results(runs, QRELS, JUDGMENTS, {"mine": run})
+    success = results.filter((pl.col("measure") == "success@10") & (pl.col("question_id") == "2"))
+    assert dict(success.select("system", "value").iter_rows()) == {"bm25": 0.0, "fusion": 0.0, "mine": 1.0}
+    assert pooling_results(runs, QRELS, JUDGMENTS, VARIANTS).height
+
+
+def test_a_verdict_that_is_missing_stands_in_the_bounds() -> None:
+    """Of two nuggets of question 1 the judge failed on one, for the chunks a and c."""
+    judgments = judgments_of(
+        [
+            ("1_0", "a", YES),
+            ("1_1", "a", ERROR),
+            ("1_0", "b", NO),
+            ("1_1", "b", YES),
+            ("1_0", "c", NO),
+            ("1_1", "c", ERROR),
+        ]
+    )
+    qrels, _ = build_qrels(judgments, nuggets_of("1_0", "1_1"), pl.DataFrame({"question_id": ["1"]}))
+
+    def scored(*ranking: str) -> dict[str, tuple[float, float, float]]:
+        rows = [("1", "question", "bm25", doc, place, -place) for place, doc in enumerate(ranking, 1)]
+        runs = pl.DataFrame(rows, schema=TABLES["runs"].schema, orient="row", strict=False)
+        results = retrieval_results(runs, qrels, judgments).filter(question_id="1")
+        return {row[0]: row[1:] for row in results.select("measure", "value", "upper", "holes").iter_rows()}
+
+    one = scored("a")
+    assert one["coverage@20"] == (0.5, 1.0, 0.0)
+    assert one["recall@50"][:2] == (0.5, 0.5)
+    # Of c nobody knows whether it supports anything.
+    other = scored("c")
+    assert other["coverage@20"] == (0.0, 1.0, 1.0)
+    assert other["success@10"][:2] == (0.0, 1.0)
+    assert other["judged@10"][0] == 0.0
+    full = build_qrels(
+        judgments.with_columns(verdict=pl.col("verdict").replace(ERROR, YES)),
+        nuggets_of("1_0", "1_1"),
+        pl.DataFrame({"question_id": ["1"]}),
+    )[0]
+    for ranking in (["a", "c", "b"], ["c", "a"], ["b", "a", "c"]):
+        run = pl.DataFrame({"question_id": "1", "doc_id": ranking, "score": [-float(n) for n in range(len(ranking))]})
+        best = dict(evaluate(full, run).select("measure", "value").iter_rows())
+        for measure, (value, upper, _) in scored(*ranking).items():
+            if not measure.startswith(("judged", "recall")):
+                assert value - 1e-9 <= upper
+                assert best[measure] <= upper + 1e-9, (measure, ranking)
 
 
 def test_without_a_kept_question_there_are_no_results() -> None:

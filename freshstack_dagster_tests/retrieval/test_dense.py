@@ -198,3 +198,13 @@ def test_the_packaged_model_retrieves_by_meaning_without_network(
     assert runs[0].equals(runs[1])
     assert (reports[0]["dense"]["embedded"], reports[1]["dense"]["embedded"]) == (4, 0)
     assert (reports[1]["dense"]["truncated_passages"], reports[1]["dense"]["max_length"]) == (1, 256)
+
+
+def test_what_a_model_gave_before_it_failed_is_kept(tmp_path: Path) -> None:
+    texts = {f"d{i:03}": f"text number {i}" for i in range(100)}
+    failing = FakeModel(fail_after=50)
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddingRetrieval(encoder(failing), corpus(texts), Workspace(tmp_path))
+    report: dict[str, Any] = {}
+    EmbeddingRetrieval(encoder(FakeModel()), corpus(texts), Workspace(tmp_path, report=report))
+    assert report["reused"] == len(failing.seen) > 0
