@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
 
+from freshstack_dagster.assets.publishing import REPORT_VERSION
 from freshstack_dagster.assets.tables import STAGES, open_stage
 from freshstack_dagster.automation import (
     DRIFT_GROUPS,
@@ -26,6 +28,7 @@ from freshstack_dagster.corpus.mirrors import local_git_directory
 from freshstack_dagster.definitions import build_definitions
 from freshstack_dagster.errors import FreshstackError, SettingsError
 from freshstack_dagster.partitions import multi_key, snapshot_partitions_def, topic_partitions
+from freshstack_dagster.publishing.report import is_current, report_inputs
 from freshstack_dagster.resources import Project
 from freshstack_dagster.settings import Places, Topic, find_topic, snapshot_end
 
@@ -77,9 +80,12 @@ def open_instance(places: Places) -> Iterator[dg.DagsterInstance]:
 
 def prepare_instance(instance: dg.DagsterInstance) -> dict[str, int]:
     """Create the storage and set the pools' limits, once and serially: first uses at the same time would race."""
+    storage = instance.event_log_storage
+    known = storage.get_concurrency_keys()
     for pool, limit in POOL_LIMITS.items():
-        instance.event_log_storage.set_concurrency_slots(pool, limit)
-    return dict(POOL_LIMITS)
+        if pool not in known:  # a limit that somebody set stays
+            storage.set_concurrency_slots(pool, limit)
+    return {pool: storage.get_concurrency_info(pool).slot_count for pool in POOL_LIMITS}
 
 
 def build(
@@ -111,7 +117,12 @@ def build(
         nonlocal launched
         launched += 1
         say(what)
-        _run(definitions, job, multi_key(topic, snapshot) if snapshot else topic, instance)
+        result = _run(definitions, job, multi_key(topic, snapshot) if snapshot else topic, instance)
+        if not result.success:
+            for check in _failed_checks(result):
+                # Not current until the check passes: the next build looks at it again.
+                project.lake.doubt(check.asset_key.to_user_string(), topic, snapshot)
+            raise FreshstackError(_first_failure(result))
 
     run(f"{topic}: questions and nuggets", build_questions.name, TOPIC_GROUPS)
     for snapshot in snapshots:
@@ -125,9 +136,11 @@ def build(
 
 def _is_current(project: Project, topic: str, snapshot: str | None, groups: Sequence[str]) -> bool:
     """Whether a run over these groups would change nothing; then none is launched, and none is recorded."""
-    if "publishing" in groups and not (project.places.reports / f"{topic}.html").exists():
-        return False
     stage = open_stage(project, topic, snapshot)
+    if "publishing" in groups and not is_current(
+        project.places.reports / f"{topic}.html", report_inputs(project.lake, stage.topic, REPORT_VERSION)
+    ):
+        return False
     return all(definition.is_current(stage) for definition in STAGES if definition.group in groups)
 
 
@@ -150,22 +163,24 @@ def _check_places(topic: Topic) -> None:
             local_git_directory(repository, repository.path)
 
 
-def _run(definitions: dg.Definitions, job: str, key: str, instance: dg.DagsterInstance) -> None:
-    result = definitions.resolve_job_def(job).execute_in_process(
+def _run(definitions: dg.Definitions, job: str, key: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    return definitions.resolve_job_def(job).execute_in_process(
         instance=instance,
         partition_key=key,
         tags={PROCESS: this_process()},
         run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         raise_on_error=False,
     )
-    if not result.success:
-        raise FreshstackError(_first_failure(result))
+
+
+def _failed_checks(result: dg.ExecuteInProcessResult) -> list[Any]:
+    checks = result.get_asset_check_evaluations()
+    return [check for check in checks if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR]
 
 
 def _first_failure(result: dg.ExecuteInProcessResult) -> str:
-    for check in result.get_asset_check_evaluations():
-        if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
-            return f"{check.asset_key.to_user_string()}: the check {check.check_name} failed: {check.description}"
+    for check in _failed_checks(result):
+        return f"{check.asset_key.to_user_string()}: the check {check.check_name} failed: {check.description}"
     for event in result.get_step_failure_events():
         data = event.step_failure_data
         if data.user_failure_data is not None and data.user_failure_data.description:

@@ -49,6 +49,15 @@ RULES = [
     ),
     Rule(
         "nuggets",
+        "nuggets_written",
+        "Some question has nuggets; without any there is nothing to judge.",
+        "select 'no question has a nugget; see nugget_outcomes: ' || coalesce((select string_agg(outcome || ' ' || n, "
+        "', ' order by outcome) from (select outcome, count(*) as n from nugget_outcomes where topic = $topic "
+        "group by outcome)), 'none asked') as fault where exists (select 1 from questions where topic = $topic) "
+        "and not exists (select 1 from nuggets where topic = $topic)",
+    ),
+    Rule(
+        "nuggets",
         "questions_with_nuggets",
         "At most one question in twenty failed to get nuggets; each failure has its reason in nugget_outcomes.",
         "select question_id, detail from nugget_outcomes where topic = $topic and outcome = 'error' and "

@@ -228,7 +228,7 @@ def prune(days: int) -> None:
     where = places()
     with open_instance(where) as instance:
         pruned = prune_runs(instance, datetime.now(UTC) - timedelta(days=days))
-    click.echo(f"pruned {pruned} runs that ended more than {days} days ago")
+    click.echo(f"pruned {pruned} runs that were made more than {days} days ago")
     freed = prune_indexes(where.cache, days)
     click.echo(f"pruned {len(freed)} indexes that were not used since, {sum(freed.values()) / 1e6:,.1f} MB")
 

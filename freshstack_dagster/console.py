@@ -82,10 +82,16 @@ def print_drift(lake: Lake, topic: Topic) -> None:
 
 
 def warn_of_heuristic(topic: Topic) -> None:
-    """Say that a topic's verdicts come from the heuristic, where they do."""
-    if topic.roles.judge.provider == "heuristic":
+    """Say what of a topic the heuristic made, where it did."""
+    made = {"Nuggets": topic.roles.nuggets, "judgments": topic.roles.judge}
+    of_heuristic = [what for what, role in made.items() if role.provider == "heuristic"]
+    published = topic.questions is not None and topic.questions.nuggets == "published"
+    if published and "Nuggets" in of_heuristic:
+        of_heuristic.remove("Nuggets")
+    if of_heuristic:
+        what = " and ".join(of_heuristic)
         click.secho(
-            "\nNuggets and judgments were made by the embedded heuristic: it shows that the pipeline runs and is no "
-            "judge. Set model roles in the topic file for a benchmark.",
+            f"\n{what[0].upper()}{what[1:]} were made by the embedded heuristic: it shows that the pipeline runs and "
+            "is no judge. Set model roles in the topic file for a benchmark.",
             fg="yellow",
         )

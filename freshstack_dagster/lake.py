@@ -131,7 +131,7 @@ class Lake:
         found = []
         for name in self._find(below):
             *folders, file = name.split("/")
-            values = dict(part.split("=", 1) for part in folders[1:])
+            values = dict(part.partition("=")[::2] for part in folders[1:])
             if file == POINTER and tuple(values) == dimensions:
                 found.append(Partition(**values))
         return sorted(found)
@@ -181,6 +181,15 @@ class Lake:
             return replace(part, superseded=gone, **facts)
 
         return self._write(folder, _table(table).conform(frame), decide)
+
+    def doubt(self, table: str, topic: str, snapshot: str | None = None) -> None:
+        """Keep a partition's rows, but forget what they were made from, so that it is looked at again."""
+        folder = self.folder(table, topic, snapshot)
+        with self._writing(folder):
+            pointer, version = self._read_pointer(folder)
+            if pointer is not None:
+                doubted = replace(pointer, inputs="")
+                self.storage.replace(f"{folder}/{POINTER}", doubted.to_json().encode(), version)
 
     def append(self, table: str, frame: pl.DataFrame, *, topic: str, run: str = "") -> Pointer:
         """Add rows to a partition as one more part file; for tables that only grow, written by several runs at once."""
@@ -275,8 +284,14 @@ class Lake:
     def _files(self, table: str, topic: str | None = None) -> list[str]:
         partitions = self.partitions(table, topic)
         with ThreadPoolExecutor(max_workers=8) as pool:
-            found = list(pool.map(lambda partition: self.paths(table, partition.topic, partition.snapshot), partitions))
+            found = list(pool.map(lambda partition: self._paths(table, partition), partitions))
         return [path for paths in found for path in paths]
+
+    def _paths(self, table: str, partition: Partition) -> list[str]:
+        """As `paths`, but nothing for a partition that was forgotten a moment ago."""
+        pointer = self.current(table, partition.topic, partition.snapshot)
+        folder = self.folder(table, partition.topic, partition.snapshot)
+        return [] if pointer is None else [self.storage.url(f"{folder}/{name}") for name in pointer.files]
 
     def _view(self, table: Table, files: list[str]) -> str:
         comment = f"comment on view {table.name} is {_quote(table.description)}"
@@ -290,12 +305,19 @@ class Lake:
         source = f"read_parquet([{listed}], hive_partitioning = true, hive_types = {{{types}}}, union_by_name = true)"
         return f"create view {table.name} as select {columns_in_order} from {source}; {comment}"
 
-    def _read_pointer(self, folder: str) -> tuple[Pointer | None, str | None]:
-        """A folder's pointer and its version in the storage."""
+    def _read_pointer(self, folder: str, *, broken_is_none: bool = False) -> tuple[Pointer | None, str | None]:
+        """A folder's pointer and its version in the storage; a broken one may be replaced by building again."""
         try:
             found = self.storage.read(f"{folder}/{POINTER}")
-            return (None, None) if found is None else (Pointer.from_json(found[0].decode()), found[1])
-        except (OSError, ValueError, TypeError) as error:
+            if found is None:
+                return None, None
+            try:
+                return Pointer.from_json(found[0].decode()), found[1]
+            except (ValueError, TypeError, KeyError):
+                if broken_is_none:
+                    return None, found[1]
+                raise
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise LakeError(
                 f"{self.root}/{folder}/{POINTER}: the pointer cannot be read ({error}); build the partition again"
             ) from error
@@ -308,7 +330,7 @@ class Lake:
             size, content = self.storage.create(f"{folder}/{name}", lambda file: _write_parquet(frame, file))
             part = Pointer((name,), frame.height, size, content, written_at=now)
             for trial in range(COMMIT_TRIALS):
-                old, version = self._read_pointer(folder)
+                old, version = self._read_pointer(folder, broken_is_none=True)
                 new = decide(old, part)
                 kept = tuple((file, at) for file, at in new.superseded if now - at <= self.grace_seconds)
                 new = replace(new, superseded=kept)

@@ -53,7 +53,7 @@ Requests = Iterator[dg.RunRequest | dg.SkipReason]
 )
 def new_dump(context: dg.SensorEvaluationContext, project: Project) -> Requests:
     """Ask for the questions of each topic whose source file is there, has rested and is not the one they came from."""
-    for topic in topic_partitions.get_partition_keys():
+    for topic in _readable(context, project):
         source = project.topic(topic).questions
         if source is None or source.path is None or not _rests(source.path):
             continue
@@ -96,13 +96,15 @@ def submitted_runs(context: dg.SensorEvaluationContext, project: Project) -> Req
 
     With `pooling.top_up` that is the whole snapshot: what did not change is skipped.
     """
-    for topic in topic_partitions.get_partition_keys():
+    folder = project.places.submitted_runs
+    for topic in _readable(context, project):
         top_up = project.topic(topic).pooling.top_up
         job, table = (build_snapshot, "pools") if top_up else (score_runs, "retrieval_results")
         for snapshot in project.lake.snapshots("qrels", topic):
-            folder = project.places.submitted_runs / topic / snapshot
-            files = list(folder.glob("*")) if folder.is_dir() else []
-            if not files or not all(map(_rests, files)):
+            files = sorted(path for path in (folder / topic / snapshot).glob("[!.]*") if path.is_file())
+            scored = project.lake.current("retrieval_results", topic, snapshot) is not None
+            # A run that was taken away changes the results as well.
+            if not (files or scored) or not all(map(_rests, files)):
                 continue
             if inputs := _inputs_if_changed(_stage_of(table), project, topic, snapshot):
                 yield dg.RunRequest(
@@ -143,7 +145,7 @@ def finished_batches(context: dg.SensorEvaluationContext, project: Project) -> R
 
     busy = _busy_topics(context.instance)
     topics = [name for name in topic_partitions.get_partition_keys() if name not in busy]
-    for batch in read_open(_replies_folder(project) / "batches"):
+    for batch in read_open(project.places.cache / "language_models" / "batches"):
         tasks = {item.asked.task for item in batch.items.values()}
         asked = {item.asked.question_id for item in batch.items.values()}
         for name in topics:
@@ -152,16 +154,20 @@ def finished_batches(context: dg.SensorEvaluationContext, project: Project) -> R
                 continue
             if batch.batch is not None and not _ended(role, batch.batch):
                 continue
-            if tasks != {"support"}:
+            collectors = ("closed_book_judgments", "answer_judgments") if tasks == {"support"} else ()
+            stages = [_stage_of(table) for table in collectors]
+            if not stages or any(_inputs_if_changed(stage, project, name, None) for stage in stages):
                 yield dg.RunRequest(
                     run_key=f"{batch.tag} {name}",
                     job_name=build_questions.name,
                     partition_key=name,
                     tags=run_tags(name),
                 )
+            if not stages:
                 continue
+            judging = [_stage_of("judgments"), _stage_of("annotations")]
             for snapshot in project.lake.snapshots("pools", name):
-                if _inputs_if_changed(_stage_of("judgments"), project, name, snapshot):
+                if any(_inputs_if_changed(stage, project, name, snapshot) for stage in judging):
                     yield dg.RunRequest(
                         run_key=f"{batch.tag} {name} {snapshot}",
                         job_name=build_snapshot.name,
@@ -188,6 +194,17 @@ def alert(context: dg.RunFailureSensorContext) -> None:
 
 
 SENSORS = [new_dump, new_topic, submitted_runs, snapshots_changed, finished_batches, alert]
+
+
+def _readable(context: dg.SensorEvaluationContext, project: Project) -> Iterator[str]:
+    """The topics whose files can be read; one that cannot is logged, and holds up no other."""
+    for topic in topic_partitions.get_partition_keys():
+        try:
+            project.topic(topic)
+        except SettingsError as error:
+            context.log.error(str(error))
+        else:
+            yield topic
 
 
 def _stage_of(table: str) -> StageDefinition:
@@ -233,10 +250,6 @@ def _reload(url: str) -> None:
         raise SettingsError(f"FRESHSTACK_DAGSTER_URL {url}: cannot be asked to reload: {error}") from error
     if kind != "WorkspaceLocationEntry":
         raise SettingsError(f"FRESHSTACK_DAGSTER_URL {url}: did not reload: {kind}")
-
-
-def _replies_folder(project: Project) -> Path:
-    return Path(os.environ.get("FRESHSTACK_REPLIES") or project.places.cache / "language_models")
 
 
 def _role_that_sent(topic: Topic, who: str) -> ModelRole | None:

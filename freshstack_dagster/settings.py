@@ -14,12 +14,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.strict_yaml import read_yaml
 
-SNAPSHOT = re.compile(r"^\d{4}-(0[1-9]|1[0-2])$")
+SNAPSHOT = re.compile(r"^(19|20|21)\d\d-(0[1-9]|1[0-2])$")
 M = TypeVar("M", bound=BaseModel)
 # What may go with a role's model in the environment, by the end of the variable's name.
 _ROLE_VARIABLES = {"BASE_URL": "base_url", "API_KEY_ENV": "api_key_env"}
@@ -120,7 +128,7 @@ class QuestionSource(Model):
     """Leave out what the community closed."""
     exclude_duplicates: bool = False
     """Leave out what is marked as a duplicate."""
-    max_characters: int | None = None
+    max_characters: int | None = Field(default=None, ge=1)
     """Most characters of title and body."""
     nuggets: Literal["written", "published"] = "written"
     """`written` by the topic's model, or the `published` ones of a `collection`: so a published benchmark is judged
@@ -155,9 +163,9 @@ class Retriever(Model):
     """Text before each query, as the model asks for."""
     passage_prompt: str | None = None
     """Text before each document."""
-    max_length: int | None = None
+    max_length: int | None = Field(default=None, ge=1)
     """Tokens of an input; longer ones are cut and counted."""
-    dimensions: int | None = None
+    dimensions: int | None = Field(default=None, ge=1)
     """Leading dimensions of each vector that are kept."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Further options of the kind; see retrieval.md."""
@@ -184,7 +192,7 @@ class Reranker(Model):
     """Address of the endpoint."""
     api_key_env: str | None = None
     """Name of the environment variable with the key."""
-    depth: int = 50
+    depth: int = Field(default=50, ge=1)
     """How many of a run's first documents are ordered again."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Further options of the kind; see retrieval.md."""
@@ -197,7 +205,7 @@ class Pooling(Model):
     """Candidates of each query variant, from its fused ranking."""
     run_depth: int = Field(default=100, ge=1)
     """Documents of each ranking in `runs`."""
-    variants: tuple[Variant, ...] = VARIANTS
+    variants: tuple[Variant, ...] = Field(default=VARIANTS, min_length=1)
     """Forms of the question that are retrieved for."""
     fusion: Literal["min_max", "rrf"] = "min_max"
     """`min_max` (scores of each list scaled to 0 to 1 and summed) or `rrf` (reciprocal ranks)."""
@@ -225,9 +233,9 @@ class ModelRole(Model):
     """Most tokens of a reply. A longer one is an error, or a smaller batch of documents."""
     concurrency: int = Field(default=8, ge=1)
     """Calls at once."""
-    requests_per_minute: int | None = None
+    requests_per_minute: int | None = Field(default=None, ge=1)
     """Most requests a minute."""
-    tokens_per_minute: int | None = None
+    tokens_per_minute: int | None = Field(default=None, ge=1)
     """Most tokens a minute, in and out."""
     timeout_seconds: float = Field(default=120, gt=0)
     """Seconds to wait for a reply."""
@@ -246,6 +254,10 @@ class ModelRole(Model):
     def _check(self) -> ModelRole:
         if self.provider not in ("heuristic", "replay") and self.model == "heuristic":
             raise ValueError(f"provider {self.provider} needs a model")
+        if self.provider == "heuristic" and self.model != "heuristic":
+            raise ValueError(
+                f"model {self.model} needs a provider, such as openai; without one the heuristic would play"
+            )
         if self.provider == "compatible" and not self.base_url:
             raise ValueError("provider compatible needs a base_url")
         return self
@@ -353,6 +365,16 @@ class Topic(Model):
     """What may be spent."""
     layouts: tuple[Literal["freshstack", "beir", "trec"], ...] = ("freshstack",)
     """Layouts in which the job `publish` writes the collection."""
+
+    @field_serializer("tags")
+    def _in_order(self, tags: frozenset[str]) -> list[str]:
+        """A set has another order in every process; what is made of it, such as a fingerprint, must not."""
+        return sorted(tags)
+
+    @field_validator("asked_from", "asked_before")
+    @classmethod
+    def _in_utc(cls, value: datetime | None) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
     @field_validator("asked_from", "asked_before", mode="before")
     @classmethod
@@ -543,9 +565,12 @@ def role_from_environment(name: str, role: ModelRole, environ: Mapping[str, str]
 
 def _roles_from_environment(roles: Roles) -> Roles:
     names = ("nuggets", "sub_questions", "closed_book_answer", "judge")
-    return roles.model_copy(
-        update={name: role_from_environment(name, getattr(roles, name), os.environ) for name in names}
-    )
+    played = {name: role_from_environment(name, getattr(roles, name), os.environ) for name in names}
+    try:
+        return Roles(**{**{name: getattr(roles, name) for name in Roles.model_fields}, **played})
+    except ValidationError as error:
+        why = "; ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
+        raise SettingsError(f"FRESHSTACK_<ROLE>_MODEL: {why}") from None
 
 
 def topic_files(folder: Path) -> list[Path]:

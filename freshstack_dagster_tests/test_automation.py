@@ -191,6 +191,26 @@ def test_a_submitted_run_is_scored_once(project: Project, instance: dg.DagsterIn
     assert _ask(sensors.submitted_runs, project, instance) == []
 
 
+def test_a_run_that_was_taken_away_is_noticed_and_a_folder_is_no_run(project: Project, instance: dg.DagsterInstance):
+    for table in sensors._stage_of("retrieval_results").reads:
+        snapshot = "2024-10" if "snapshot" in TABLES[table].by else None
+        project.lake.write(table, TABLES[table].empty(), topic="sample", snapshot=snapshot)
+    folder = project.places.submitted_runs / "sample" / "2024-10"
+    (folder / "drafts").mkdir(parents=True)
+    (folder / "mine.trec").write_text("q Q0 d 1 1.0 mine\n")
+    os.utime(folder / "mine.trec", (1, 1))
+    assert len(_ask(sensors.submitted_runs, project, instance)) == 1
+    _stand(project, "retrieval_results", "sample", "2024-10")
+    assert _ask(sensors.submitted_runs, project, instance) == []
+    (folder / "mine.trec").unlink()
+    assert len(_ask(sensors.submitted_runs, project, instance)) == 1
+
+
+def test_one_broken_topic_file_holds_up_no_other(project: Project, instance: dg.DagsterInstance):
+    (project.places.topics / "angular.yaml").write_text("titel: x\n")
+    assert [request.partition_key for request in _ask(sensors.new_dump, project, instance)] == ["sample"]
+
+
 def test_with_top_up_a_submitted_run_asks_for_the_whole_snapshot(project: Project, instance: dg.DagsterInstance):
     topic = project.places.topics / "sample.yaml"
     topic.write_text(topic.read_text() + "pooling: {top_up: true}\n")
@@ -243,13 +263,20 @@ def test_a_batch_that_ended_asks_for_the_run_that_collects_it(
                 )
             )
             assert _ask(sensors.finished_batches, project, busy) == []
+        # Verdicts on answers come from the same judge: where they were never built, the batch may be theirs.
+        assert (
+            next(request.job_name for request in _ask(sensors.finished_batches, project, instance)) == "build_questions"
+        )
+        for table in ("closed_book_judgments", "answer_judgments"):
+            _stand(project, table, "sample")
         asked = _ask(sensors.finished_batches, project, instance)
         keys = [multi_key("sample", "2024-10"), multi_key("sample", "2025-10")]
         assert [(request.job_name, request.partition_key) for request in asked] == [("build_snapshot", k) for k in keys]
         again = _ask(sensors.finished_batches, project, instance)
         assert [request.run_key for request in again] == [request.run_key for request in asked]
 
-        _stand(project, "judgments", "sample", "2024-10")
+        for table in ("judgments", "annotations"):
+            _stand(project, table, "sample", "2024-10")
         assert [request.partition_key for request in _ask(sensors.finished_batches, project, instance)] == keys[1:]
         served = len(server.served)
         outcomes = judge(make_models(project.places.cache / "language_models").role("judge", role), range(2))

@@ -285,7 +285,7 @@ def test_pruning_leaves_what_was_used_lately(root: Path) -> None:
         os.utime(folder, (used, used))
     printed_lines = run("prune").output.splitlines()
     assert printed_lines == [
-        "pruned 0 runs that ended more than 90 days ago",
+        "pruned 0 runs that were made more than 90 days ago",
         "pruned 1 indexes that were not used since, 0.2 MB",
     ]
     assert [path.name for path in (root / "data" / "cache" / "bm25").iterdir()] == ["new"]

@@ -208,6 +208,32 @@ def test_a_commit_of_another_machine_during_a_rebuild_is_made_up_for(lake: Lake,
         assert connection.execute("select count(*) from question_ledger").fetchone() == (2,)
 
 
+def test_a_broken_pointer_is_mended_by_building_again(lake: Lake):
+    lake.write("question_ledger", _ledger("1"), topic="t")
+    name = f"{lake.folder('question_ledger', 't')}/_current.json"
+    found = lake.storage.read(name)
+    assert found is not None
+    lake.storage.replace(name, b"{", found[1])
+    with pytest.raises(LakeError, match="build the partition again"):
+        lake.read("question_ledger", "t")
+    lake.write("question_ledger", _ledger("1", "2"), topic="t")
+    assert lake.read("question_ledger", "t").height == 2
+
+
+def test_a_doubted_partition_keeps_its_rows_but_not_its_inputs(lake: Lake):
+    lake.write("question_ledger", _ledger("1"), topic="t", inputs="f")
+    lake.doubt("question_ledger", "t")
+    pointer = lake.current("question_ledger", "t")
+    assert pointer is not None and pointer.inputs == ""
+    assert lake.read("question_ledger", "t").height == 1
+
+
+def test_a_folder_that_is_no_partition_is_left_alone(lake: Lake):
+    lake.write("question_ledger", _ledger("1"), topic="t")
+    lake.storage.create("question_ledger/notes/_current.json", lambda file: file.write(b"{}"))
+    assert [str(partition) for partition in lake.partitions("question_ledger")] == ["t"]
+
+
 def test_a_forgotten_topic_leaves_the_others(lake: Lake):
     assert lake.catalogue is not None
     for topic in ("t", "u"):

@@ -55,6 +55,9 @@ def test_a_topic_has_what_its_file_says_and_sensible_defaults(tmp_path: Path):
         ("baseline: 2024-13", "is not a month such as 2024-10"),
         ("name: other", "the file is called godot.yaml"),
         ("retrievers: [bm25, bm25]", "retriever bm25 stands twice"),
+        ("roles: {judge: {model: gpt-4o}}", "model gpt-4o needs a provider"),
+        ("roles: {judge: {provider: openai, model: m, requests_per_minute: 0}}", "greater than or equal to 1"),
+        ("baseline: 0000-10", "is not a month"),
         ("retrievers: [bm25, {kind: lsa, name: bm25+}]", "'bm25.' cannot name a retriever"),
         ("retrievers: [{kind: lsa, name: fusion}]", "'fusion' cannot name a retriever"),
         ("roles: {judge: {provider: openai}}", "provider openai needs a model"),
@@ -135,3 +138,18 @@ def test_the_environment_names_a_roles_model() -> None:
 def test_a_model_that_does_not_fit_is_refused_by_its_variable(value: str) -> None:
     with pytest.raises(SettingsError, match="FRESHSTACK_JUDGE_MODEL"):
         role_from_environment("judge", ModelRole(), {"FRESHSTACK_JUDGE_MODEL": value})
+
+
+def test_a_moment_without_a_zone_is_utc_and_tags_keep_one_order(tmp_path: Path):
+    topic = load_topic(
+        _topic_file(tmp_path, GOOD.replace("[godot4]", "[b, a, c]") + "asked_before: 2025-01-01 12:00:00\n")
+    )
+    assert topic.asked_before == datetime(2025, 1, 1, 12, tzinfo=UTC)
+    assert topic.model_dump(mode="json")["tags"] == ["a", "b", "c"]
+
+
+def test_a_judge_from_the_environment_is_no_annotator_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    roles = "roles: {annotators: {second: {provider: openai, model: gpt-5}}}\n"
+    monkeypatch.setenv("FRESHSTACK_JUDGE_MODEL", "openai:gpt-5")
+    with pytest.raises(SettingsError, match="are the same model; agreement with oneself says nothing"):
+        load_topic(_topic_file(tmp_path, GOOD + roles))

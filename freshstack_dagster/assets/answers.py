@@ -7,13 +7,13 @@ from typing import Any
 
 import polars as pl
 
-from freshstack_dagster.assets.models import cost_panel, open_models
+from freshstack_dagster.assets.models import cost_panel, open_models, role_settings, unfinished
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
 
 
 def _judging(topic: Topic) -> Any:
-    return topic.roles.judge.model_dump(mode="json"), topic.judging.model_dump(
+    return role_settings(topic.roles.judge), topic.judging.model_dump(
         mode="json", exclude={"verdict", "annotated_share"}
     )
 
@@ -23,8 +23,10 @@ def _answer_files(stage: Stage) -> Any:
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.glob("*"))]
 
 
-def _judge(stage: Stage, table: str, chunks: pl.DataFrame, pools: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Verdicts of the topic's judge on answers, those known already kept, and what they cost."""
+def _judge(
+    stage: Stage, table: str, chunks: pl.DataFrame, pools: pl.DataFrame
+) -> tuple[pl.DataFrame, dict[str, Any], str | None]:
+    """Verdicts of the topic's judge on answers, those known already kept, what they cost, and what got no answer."""
     from freshstack_dagster.judging.support import judge_support
 
     standing = stage.lake.current(table, stage.topic.name) is not None
@@ -41,7 +43,7 @@ def _judge(stage: Stage, table: str, chunks: pl.DataFrame, pools: pl.DataFrame) 
             progress=partial(stage.progress(), "judging answers"),
         )
     verdicts = judgments.group_by("judge_kind", "judge", "verdict").len("nuggets").sort("judge", "verdict")
-    return judgments, {"verdicts": verdicts.to_dicts(), **cost_panel(models)}
+    return judgments, {"verdicts": verdicts.to_dicts(), **cost_panel(models)}, unfinished(models)
 
 
 @table_assets(
@@ -62,14 +64,14 @@ def probe_contamination(stage: Stage) -> Built:
     from freshstack_dagster.evaluation.contamination import closed_book_documents, contamination
 
     variants, nuggets = stage.read("query_variants"), stage.read("nuggets")
-    judgments, facts = _judge(stage, "closed_book_judgments", *closed_book_documents(variants))
+    judgments, facts, open_ = _judge(stage, "closed_book_judgments", *closed_book_documents(variants))
     course = contamination(variants, judgments, nuggets, stage.read("questions"))
     overall = course.filter(pl.col("asked") == "all")
     skipped = int(overall["skipped"].sum())
     told: dict[str, Any] = {"questions skipped: no closed-book answer by a model": skipped}
     if overall["questions"].sum():
         told["nuggets stated without retrieval"] = overall.drop("asked", "skipped").to_dicts()
-    return Built({"closed_book_judgments": judgments, "contamination": course}, {**told, **facts})
+    return Built({"closed_book_judgments": judgments, "contamination": course}, {**told, **facts}, open_)
 
 
 @table_assets(
@@ -96,7 +98,7 @@ def score_answers(stage: Stage) -> Built:
         tables = {name: TABLES[name].empty() for name in ("answer_judgments", "answer_results")}
         return Built(tables, {"systems": f"none; put answers into {folder.relative_to(stage.places.root)}"})
     answered = answers.join(nuggets, on="question_id", how="semi")
-    judgments, facts = _judge(stage, "answer_judgments", *answer_documents(answered, nuggets))
+    judgments, facts, open_ = _judge(stage, "answer_judgments", *answer_documents(answered, nuggets))
     results = answer_results(answered, judgments, nuggets)
     means = results.filter(pl.col("question_id") == "all").select("system", "nuggets", "stated", "unjudged", "value")
     facts = {
@@ -104,4 +106,4 @@ def score_answers(stage: Stage) -> Built:
         "answers to questions without nuggets": answers.height - answered.height,
         **facts,
     }
-    return Built({"answer_judgments": judgments, "answer_results": results}, facts)
+    return Built({"answer_judgments": judgments, "answer_results": results}, facts, open_)

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from freshstack_dagster.assets.models import cost_panel, open_models
+from freshstack_dagster.assets.models import cost_panel, open_models, role_settings, unfinished
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
 
@@ -20,7 +20,7 @@ NO_ANNOTATORS = (
 
 def _annotators(topic: Topic) -> Any:
     return (
-        {name: role.model_dump(mode="json") for name, role in topic.roles.annotators.items()},
+        {name: role_settings(role) for name, role in topic.roles.annotators.items()},
         topic.judging.model_dump(mode="json", exclude={"verdict"}),
         str(topic.asked_before),
     )
@@ -95,7 +95,7 @@ def annotate_pools(stage: Stage) -> Built:
         "rows of people without a verdict": unsettled,
         **({} if models is None else cost_panel(models)),
     }
-    return Built({"annotations": annotations}, facts)
+    return Built({"annotations": annotations}, facts, unfinished(models))
 
 
 @table_assets(

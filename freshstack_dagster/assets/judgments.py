@@ -7,14 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from freshstack_dagster.assets.models import cost_panel, open_models
+from freshstack_dagster.assets.models import cost_panel, open_models, role_settings, unfinished
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
 
 
 def _judging(topic: Topic) -> Any:
     judging = topic.judging.model_dump(mode="json", exclude={"verdict", "annotated_share"})
-    return topic.roles.judge.model_dump(mode="json"), judging
+    return role_settings(topic.roles.judge), judging
 
 
 @table_assets(
@@ -60,4 +60,4 @@ def judge_pools(stage: Stage) -> Built:
         "supported with the quote found in the chunk": supported.filter(pl.col("quote_found")).height,
         **cost_panel(models),
     }
-    return Built({"judgments": judgments}, facts)
+    return Built({"judgments": judgments}, facts, unfinished(models))

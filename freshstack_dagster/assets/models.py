@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from freshstack_dagster.assets.tables import Stage
+from freshstack_dagster.settings import ModelRole
 
 if TYPE_CHECKING:
     from freshstack_dagster.language_models.client import Models
@@ -30,6 +32,29 @@ def open_models(stage: Stage) -> Iterator[Models]:
         calls = models.calls()
         if calls.height:
             stage.lake.append("model_calls", calls, topic=stage.topic.name, run=stage.run)
+
+
+# Outcomes that say nothing of the question: the next run may well get an answer.
+PASSING = ("transport", "missing")
+
+
+def unfinished(models: Models | None) -> str | None:
+    """What of a stage's requests got no answer for a reason that may pass, in words; None if there is nothing."""
+    errors = {} if models is None else models.summary()["errors"]
+    lost = {kind: errors[kind] for kind in PASSING if kind in errors}
+    if not lost:
+        return None
+    return (
+        f"{sum(lost.values())} requests got no answer ({', '.join(f'{count} {kind}' for kind, count in lost.items())})"
+    )
+
+
+def role_settings(role: ModelRole) -> Any:
+    """A role as a stage's fingerprint takes it: of a prompt file its words, for the path alone would hide an edit."""
+    settings = role.model_dump(mode="json")
+    if role.prompt is not None and role.prompt.is_file():
+        settings["prompt"] = hashlib.sha256(role.prompt.read_bytes()).hexdigest()
+    return settings
 
 
 def cost_panel(models: Models) -> dict[str, Any]:

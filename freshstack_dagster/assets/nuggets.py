@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from freshstack_dagster.assets.models import cost_panel, open_models
+from freshstack_dagster.assets.models import cost_panel, open_models, role_settings, unfinished
 from freshstack_dagster.assets.tables import Built, Stage, table_assets
 from freshstack_dagster.settings import Topic
 
@@ -14,7 +14,7 @@ from freshstack_dagster.settings import Topic
 def _nugget_role(topic: Topic) -> Any:
     source = topic.questions
     published = source is not None and source.nuggets == "published"
-    return str(source.path) if source and published else topic.roles.nuggets.model_dump(mode="json")
+    return str(source.path) if source and published else role_settings(topic.roles.nuggets)
 
 
 def _collection_file(stage: Stage) -> Any:
@@ -28,8 +28,8 @@ def _collection_file(stage: Stage) -> Any:
 def _variant_roles(topic: Topic) -> Any:
     roles = topic.roles
     return (
-        roles.sub_questions.model_dump(mode="json"),
-        roles.closed_book_answer.model_dump(mode="json"),
+        role_settings(roles.sub_questions),
+        role_settings(roles.closed_book_answer),
         topic.pooling.variants,
     )
 
@@ -85,7 +85,7 @@ def write_nuggets(stage: Stage) -> Built:
         "outcomes": _outcomes(outcomes),
         **cost_panel(models),
     }
-    return Built({"nuggets": nuggets, "nugget_outcomes": outcomes}, facts)
+    return Built({"nuggets": nuggets, "nugget_outcomes": outcomes}, facts, unfinished(models))
 
 
 @table_assets(
@@ -112,4 +112,4 @@ def write_query_variants(stage: Stage) -> Built:
         "outcomes": _outcomes(outcomes),
         **cost_panel(models),
     }
-    return Built({"query_variants": variants, "variant_outcomes": outcomes}, facts)
+    return Built({"query_variants": variants, "variant_outcomes": outcomes}, facts, unfinished(models))

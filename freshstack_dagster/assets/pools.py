@@ -28,7 +28,11 @@ def _pooling(topic: Topic) -> Any:
 def submitted_files(stage: Stage) -> list[tuple[str, int, int]]:
     """Names, sizes and times of the runs that were dropped into the snapshot's folder."""
     folder = stage.places.submitted_runs / stage.topic.name / stage.month
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.glob("*"))]
+    return [
+        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(folder.glob("[!.]*"))
+        if path.is_file()
+    ]
 
 
 def _topping_up(stage: Stage) -> Any:

@@ -37,6 +37,9 @@ REPORTED = [
 ]
 
 
+REPORT_VERSION = code_version("publishing")
+
+
 @dg.asset(
     partitions_def=topic_partitions,
     group_name="publishing",
@@ -44,7 +47,7 @@ REPORTED = [
     kinds={"html"},
     owners=["team:benchmark"],
     tags={"freshstack/stage": "publishing"},
-    code_version=code_version("publishing"),
+    code_version=REPORT_VERSION,
     description="The topic's report as one HTML file: readable without JavaScript or network, printable.",
 )
 def report(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:
@@ -53,7 +56,7 @@ def report(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.M
 
     topic = topic_of(context)
     path = project.places.reports / f"{topic}.html"
-    changed = write_report(project.lake, project.topic(topic), path)
+    changed = write_report(project.lake, project.topic(topic), path, REPORT_VERSION)
     yield dg.MaterializeResult(
         metadata={
             "report": dg.MetadataValue.path(str(path)),

@@ -91,10 +91,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Built:
-    """What a stage's function returns: a frame for each of its tables, and facts that a person would look at."""
+    """What a stage's function returns: a frame for each of its tables, and facts that a person would look at.
+
+    `unfinished` says why some of it should be tried again, such as calls that got no answer: the tables are written,
+    but not taken for current.
+    """
 
     tables: Mapping[str, pl.DataFrame]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    unfinished: str | None = None
 
 
 @dataclass(frozen=True)
@@ -209,7 +214,7 @@ def _build(definition: StageDefinition, stage: Stage) -> Iterator[dg.Materialize
             built.tables[table],
             topic=stage.topic.name,
             snapshot=stage.snapshot,
-            inputs=inputs,
+            inputs="" if built.unfinished else inputs,
             run=stage.run,
             notes=dict(built.facts),
         )
@@ -217,6 +222,9 @@ def _build(definition: StageDefinition, stage: Stage) -> Iterator[dg.Materialize
         same = before is not None and before.content == pointer.content
         outcome = "rebuilt, with the same content" if same else "written"
         facts = {**built.facts, "outcome": outcome, "seconds": seconds}
+        if built.unfinished:
+            facts["unfinished"] = built.unfinished
+            stage.say(f"{table}: {built.unfinished}; build again to try them once more")
         results.append(_result(stage, table, definition.reads, pointer, facts))
         stage.say(f"{table}: {pointer.rows:,} rows in {seconds:.1f} s, {outcome}")
     stage.lake.refresh_catalogue()

@@ -195,9 +195,11 @@ class Gatherer:
         )
         for key, one in part.items():
             self._asked.setdefault(key, []).append(one.answer)
+        sent = False
         try:
             async with _locked(batch.lock):
                 batch.write()
+                sent = True
                 batch.batch = await self._submit(batch, {key: one.request for key, one in part.items()})
                 batch.write()
             self._open.update(dict.fromkeys(batch.items, batch))
@@ -207,9 +209,11 @@ class Gatherer:
             self._forget(batch)
             return
         except Exception as error:
-            self._release(batch, str(error))
             self._fail(batch, error)
-            self._forget(batch)
+            if not sent:
+                self._release(batch, str(error))
+                self._forget(batch)
+            # Else the provider may have it: the file of state stays, and the next run finds the batch by its tag.
             return
         self.say(f"sent batch {batch.batch} of {len(part)} requests")
         self._follow(batch)
