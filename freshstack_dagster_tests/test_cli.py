@@ -175,12 +175,13 @@ def test_a_build_says_why_no_question_was_found(root: Path) -> None:
     (root / "data" / "q.jsonl").write_text("\n".join(map(json.dumps, lines)))
     topic = root / "data" / "topics" / f"{TOPIC}.yaml"
     topic.write_text(topic.read_text() + "tags: [mine]\nquestions: {kind: jsonl, path: data/q.jsonl}\n")
-    result = run("build", TOPIC, SNAPSHOT)
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == (
-        "error: questions: the check questions_found failed: no question is kept; left out: no accepted answer 1; "
-        "whatever else the source holds bears none of the tags"
-    )
+    for _ in range(2):  # what a check failed on is never taken for unchanged
+        result = run("build", TOPIC, SNAPSHOT)
+        assert result.exit_code == 1
+        assert result.stderr.splitlines()[-1] == (
+            "error: questions: the check questions_found failed: no question is kept; left out: no accepted answer 1; "
+            "whatever else the source holds bears none of the tags"
+        )
 
 
 def test_sql_prints_a_table_or_csv(root: Path) -> None:

@@ -161,3 +161,41 @@ def test_calls_of_a_language_model_reranker_are_recorded(tmp_path: Path) -> None
         base = runs.filter(question_id=question_id, retriever="bm25").sort("rank")["doc_id"].to_list()[:5]
         again = runs.filter(question_id=question_id, retriever="bm25+rr").sort("rank")["doc_id"].to_list()
         assert again == base[::-1]
+
+
+def test_an_outage_is_not_taken_for_a_result(tmp_path: Path) -> None:
+    """Requests that got no answer are errors in the table, and the next build asks for them again, for nothing else."""
+    down = True
+    with MisbehavingServer(
+        answer, schedule=lambda number, prompt: "no_choices" if down and number % 2 else None
+    ) as server:
+        lake = make(tmp_path, roles={"judge": role(server, "model-judge")}, judging={"max_error_share": 1})
+        told = materialize(tmp_path, *CHAIN)["judgments"]
+        assert "requests got no answer" in told["unfinished"]
+        errors = lake.read("judgments", TOPIC, SNAPSHOT).filter(verdict="error").height
+        assert errors
+        down = False
+        served = len(server.served)
+        told = materialize(tmp_path, judge_pools)["judgments"]
+        assert "unfinished" not in told
+        assert lake.read("judgments", TOPIC, SNAPSHOT).filter(verdict="error").is_empty()
+        assert 0 < len(server.served) - served < served
+        assert materialize(tmp_path, judge_pools)["judgments"]["outcome"].startswith("unchanged")
+
+
+def test_an_edited_prompt_file_is_asked_with(tmp_path: Path) -> None:
+    from freshstack_dagster.judging.prompts import load_prompt
+
+    bundled = load_prompt("support")
+    prompt = tmp_path / "support.md"
+    prompt.write_text(f"# System\n{bundled.system}\n# User\n{bundled.user}\n")
+    with MisbehavingServer(answer) as server:
+        mine = {**role(server, "model-judge"), "prompt": "support.md"}
+        lake = make(tmp_path, roles={"judge": mine})
+        materialize(tmp_path, *CHAIN)
+        before = lake.read("judgments", TOPIC, SNAPSHOT)["prompt"].unique()
+        assert materialize(tmp_path, judge_pools)["judgments"]["outcome"].startswith("unchanged")
+        prompt.write_text(prompt.read_text().replace("# User", "Take your time.\n# User"))
+        materialize(tmp_path, judge_pools)
+        after = lake.read("judgments", TOPIC, SNAPSHOT)["prompt"].unique()
+        assert len(before) == len(after) == 1 and before[0] != after[0]

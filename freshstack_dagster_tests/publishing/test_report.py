@@ -24,7 +24,7 @@ from freshstack_dagster.judging.support import nugget_hash
 from freshstack_dagster.lake import Lake
 from freshstack_dagster.publishing import plots
 from freshstack_dagster.publishing.html import Markup, rows_table, table
-from freshstack_dagster.publishing.report import render_report, write_report
+from freshstack_dagster.publishing.report import is_current, render_report, report_inputs, write_report
 from freshstack_dagster.settings import Topic
 from freshstack_dagster.tables import TABLES
 
@@ -222,6 +222,20 @@ def test_agreement_answers_and_contamination_are_shown_where_there_are_any(page:
     # The best first; the mean is no question.
     assert [row[:3] for row in rows] == [["nugget_recall", "two", "2"], ["nugget_recall", "one", "2"]]
     assert "Judged by: human" in document.get_element_by_id("answers").text_content()
+
+
+def test_a_report_knows_what_it_was_made_from(tmp_path: Path):
+    lake, path = Lake(tmp_path / "lake"), tmp_path / "tiny.html"
+    build(lake, ["2024-08", "2024-09"])
+    inputs = report_inputs(lake, TOPIC, "1")
+    assert not is_current(path, inputs)
+    write_report(lake, TOPIC, path, "1")
+    assert is_current(path, inputs)
+    assert report_inputs(lake, TOPIC, "2") != inputs
+    assert report_inputs(lake, TOPIC.model_copy(update={"title": "Other"}), "1") != inputs
+    answers = _fill("answer_results", [{"system": "s", "question_id": "all", "measure": "nugget_recall"}])
+    lake.write("answer_results", answers, topic="tiny")
+    assert not is_current(path, report_inputs(lake, TOPIC, "1"))
 
 
 def test_unchanged_is_not_written_again(tmp_path: Path):
