@@ -77,7 +77,7 @@ def _environment() -> str:
         "FRESHSTACK_LAKE": "the lake: a directory or a URL (`s3://`, `gs://`, `az://`); else `data/lake`",
         "FRESHSTACK_MIRRORS": "bare git mirrors; else `data/mirrors`",
         "FRESHSTACK_CACHE": "chunks by blob, embeddings, indexes, model replies; else `data/cache`",
-        "FRESHSTACK_REPLIES": "model replies alone, a directory or a URL that several machines share",
+        "FRESHSTACK_REPLIES": "model replies alone, the URL of a bucket that several machines share",
         "FRESHSTACK_<ROLE>_MODEL": "`provider:model` for a role, in place of the topic's; with `_BASE_URL` and "
         "`_API_KEY_ENV`",
         "OPENAI_API_KEY, ANTHROPIC_API_KEY": "keys, unless `api_key_env` names another variable",

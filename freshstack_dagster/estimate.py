@@ -198,12 +198,23 @@ def pilot(
     The questions are drawn by a hash of their ids and go through every role, the judge and the annotators included if
     a corpus stands. Three times as many have their texts written and are not judged: that costs little, and pools
     differ more from question to question than replies do. What is asked is what `build` will ask, and `build` finds the
-    replies in the cache: nothing is paid twice. The topic's budget holds. Returns the counts of `Models.summary`.
-    Raises FreshstackError where a setting or a source is wrong or a model stops the run.
+    replies in the cache: nothing is paid twice. The topic's budget holds, and the calls go to `model_calls`. Returns
+    the counts of `Models.summary`. Raises FreshstackError for a setting or source that is wrong, or a model that stops.
     """
     topic.asked_before_for(snapshot)
     work = _Work(places, topic, snapshot, say)
     models = Models(cache=work.models.folder, budget=topic.budget, snapshot=snapshot, progress=say)
+    try:
+        _ask_a_few(work, models, questions)
+    finally:
+        if (calls := models.calls()).height:
+            work.lake.append("model_calls", calls, topic=topic.name)
+    return models.summary()
+
+
+def _ask_a_few(work: _Work, models: Models, questions: int) -> None:
+    """Have texts written for a few questions, and fewer judged."""
+    topic = work.topic
     single = {name: getattr(topic.roles, name).model_copy(update={"batch": False}) for name in (*TOPIC_ROLES, "judge")}
     drawn = pl.col("question_id").map_elements(_hash, return_dtype=pl.String())
     few = work.asked.sort(drawn).head(TEXTS_A_PILOT * questions)
@@ -214,11 +225,11 @@ def pilot(
         without = few.join(work.written_variants.filter(variant=name), on="question_id", how="anti")
         if without.height:
             write_variants(without, work.nuggets, models, topic.roles.model_copy(update=single), [name])
-    work = _Work(places, topic, snapshot, say)
+    work = _Work(work.places, topic, work.snapshot, work.say)
     pool = work._pool()
     if pool.basis == TYPICAL:
-        say("no corpus stands, so the judge was asked nothing: build the corpus, which costs nothing, and ask again")
-        return models.summary()
+        work.say("no corpus stands, so the judge was asked nothing: build it, which costs nothing, and ask again")
+        return
     own = few.filter(pl.col("question_id").is_in(work.known)).head(questions)
     pools = pool.pools.join(own, on="question_id", how="semi")
 
@@ -231,7 +242,6 @@ def pilot(
     judge("judge", topic.roles.judge, pools, pool.chunks)
     for name, role in sorted(topic.roles.annotators.items()):
         judge(annotator_name(name), role, sample_pools(pools, pool.chunks, topic.judging), pool.chunks)
-    return models.summary()
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,12 @@ class Table:
         unknown = [name for name in frame.columns if name not in self.columns]
         if missing or unknown:
             raise SchemaError(f"table {self.name}: missing columns {missing}, unknown columns {unknown}")
+        for name, column in self.columns.items():
+            if frame[name].dtype.is_float():
+                if frame[name].is_nan().any():
+                    raise SchemaError(f"table {self.name}: column {name} holds NaN; what is not known is null")
+                if column.dtype.is_integer() and (frame[name] != frame[name].floor()).any():
+                    raise SchemaError(f"table {self.name}: column {name} holds numbers that are not whole")
         try:
             frame = frame.select(pl.col(name).cast(column.dtype) for name, column in self.columns.items())
         except pl.exceptions.PolarsError as error:

@@ -208,6 +208,16 @@ def test_a_commit_of_another_machine_during_a_rebuild_is_made_up_for(lake: Lake,
         assert connection.execute("select count(*) from question_ledger").fetchone() == (2,)
 
 
+def test_what_does_not_fit_is_refused_and_never_rounded():
+    rows = TABLES["co_occurring_tags"]
+    good = pl.DataFrame({"tag": ["a"], "questions": [2.0], "share": [0.5]})
+    assert rows.conform(good)["questions"].to_list() == [2]
+    with pytest.raises(SchemaError, match="column questions holds numbers that are not whole"):
+        rows.conform(good.with_columns(questions=pl.lit(2.7)))
+    with pytest.raises(SchemaError, match="column share holds NaN; what is not known is null"):
+        rows.conform(good.with_columns(share=pl.lit(float("nan"))))
+
+
 def test_a_broken_pointer_is_mended_by_building_again(lake: Lake):
     lake.write("question_ledger", _ledger("1"), topic="t")
     name = f"{lake.folder('question_ledger', 't')}/_current.json"

@@ -81,7 +81,7 @@ def score_retrieval(stage: Stage) -> Built:
     folder = stage.places.submitted_runs / stage.topic.name / stage.month
     submitted = read_submitted(folder, stage.scan("chunks"), stage.read("question_outcomes"))
     results = retrieval_results(stage.read("runs"), stage.read("qrels"), counted_judgments(stage), submitted)
-    facts = {"means": _means(results, ["system"]), "submitted runs": 0 if submitted is None else len(submitted)}
+    facts = {"means": _means(results, ["system"]), "submitted runs": len(submitted)}
     return Built({"retrieval_results": results}, facts)
 
 

@@ -49,6 +49,9 @@ def read_run(path: Path | str) -> pl.DataFrame:
     )
     if not run.height:
         raise EvaluationError(f"{path}: the run holds no line")
+    endless = run.filter(~pl.col("score").is_finite())
+    if endless.height:
+        raise EvaluationError(f"{path}, line {endless['line'][0]}: the score is not a finite number")
     return _refuse_repeated(run, path, "line").select(fields)
 
 

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from freshstack_dagster.errors import ModelError
 from freshstack_dagster.language_models.budget import Reservation
@@ -345,14 +344,3 @@ async def _locked(path: Path) -> AsyncIterator[None]:
             except BlockingIOError:
                 await asyncio.sleep(0.05)
         yield
-
-
-def describe(batch: OpenBatch) -> dict[str, Any]:
-    """An open batch in words for a person: id, who, since when, how many requests."""
-    return {
-        "batch": batch.batch,
-        "who": batch.who,
-        "submitted_at": batch.submitted_at,
-        "requests": len(batch.items),
-        "file": str(batch.path),
-    }

@@ -13,7 +13,7 @@ from freshstack_dagster.stackexchange.dump import ensure_index, load_dump, read_
 from freshstack_dagster.stackexchange.jsonl import load_jsonl
 from freshstack_dagster.stackexchange.progress import Progress
 from freshstack_dagster.stackexchange.questions import QuestionFilter, Questions, content_hash, license_at
-from freshstack_dagster.stackexchange.select import all_tags, co_occurring_tags, recent_tags
+from freshstack_dagster.stackexchange.select import all_tags, co_occurring_tags
 from freshstack_dagster.stackexchange.text import html_to_text
 
 __all__ = [
@@ -36,5 +36,4 @@ __all__ = [
     "load_jsonl",
     "question_text",
     "read_dump",
-    "recent_tags",
 ]

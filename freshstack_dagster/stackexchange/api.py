@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,7 @@ class _Calls:
             elif response.status_code < 500 and response.status_code != 429:
                 raise SourceError(f"Stack Exchange API refuses {what}: {_without_secrets(trouble)}")
             else:
-                self._wait(float(response.headers.get("Retry-After", 2.0**attempt)))
+                self._wait(_seconds(response.headers.get("Retry-After"), 2.0**attempt))
         raise SourceError(
             f"Stack Exchange API: {what} failed {self._settings.tries} times, last {_without_secrets(trouble)}; "
             "run again to go on where it stood"
@@ -294,3 +295,18 @@ def _without_secrets(text: str) -> str:
 
 def _moment(seconds: Any) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(int(seconds), UTC)
+
+
+def _seconds(retry_after: str | None, otherwise: float) -> float:
+    """What a Retry-After header asks for, in seconds; it may be a date (RFC 9110, 10.2.3)."""
+    if retry_after is None:
+        return otherwise
+    try:
+        return float(retry_after)
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return otherwise
+    return max(0.0, moment.timestamp() - time.time())

@@ -46,12 +46,13 @@ def load_jsonl(path: str | Path, filter: QuestionFilter) -> Questions:
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror}); give a file of JSON lines") from error
     with file:
+        number = 0
         try:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     _take(_Line(path, number, line), filter, rows, seen)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{path}: not UTF-8 after line {len(seen)} ({error.reason})") from error
+            raise SourceError(f"{path}: not UTF-8 after line {number} ({error.reason})") from error
     return rows.tables()
 
 
@@ -116,6 +117,9 @@ class _Line:
 
 def _take(line: _Line, wanted: QuestionFilter, rows: QuestionRows, seen: dict[str, int]) -> None:
     question_id = line.required("question_id")
+    if not question_id or question_id == "all" or any(character.isspace() for character in question_id):
+        # `all` stands for the mean over questions in the tables of results.
+        raise SourceError(f"{line.place}: question_id is {question_id!r}; give a word other than `all`")
     if question_id in seen:
         raise SourceError(f"{line.place}: question_id {question_id!r} stands twice")
     seen[question_id] = 1

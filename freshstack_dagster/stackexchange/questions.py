@@ -20,7 +20,6 @@ CLOSED = "closed"
 DUPLICATE = "duplicate"
 LOW_SCORE = "score"
 TOO_LONG = "too long"
-UNREADABLE = "unreadable"
 
 # Dates from which new posts carry the next licence (https://stackoverflow.com/help/licensing).
 _LICENSES = ((date(2018, 5, 2), "CC BY-SA 4.0"), (date(2011, 4, 8), "CC BY-SA 3.0"), (date.min, "CC BY-SA 2.5"))

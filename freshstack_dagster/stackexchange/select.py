@@ -24,29 +24,14 @@ TAG_SCHEMA = {
 }
 
 
-def recent_tags(
-    path: str | Path,
-    *,
-    first_seen_from: datetime,
-    min_questions: int = 50,
-    index_dir: str | Path | None = None,
-    progress: ProgressCallback | None = None,
-) -> pl.DataFrame:
-    """Tags whose first question was asked at or after `first_seen_from` and that at least `min_questions` carry.
-
-    Returns tag, questions, with_accepted_answer, first_asked_at and last_asked_at, most questions first, then by name.
-    Raises SourceError as `read_dump` does.
-    """
-    floor = pl.lit(as_utc(first_seen_from)).cast(pl.Datetime("ms", "UTC"))
-    return all_tags(path, index_dir=index_dir, progress=progress).filter(
-        pl.col("first_asked_at") >= floor, pl.col("questions") >= min_questions
-    )
-
-
 def all_tags(
     path: str | Path, *, index_dir: str | Path | None = None, progress: ProgressCallback | None = None
 ) -> pl.DataFrame:
-    """Every tag of the dump with its counts and dates, columns and order as `recent_tags`."""
+    """Every tag of the dump with its counts and dates, most questions first, then by name.
+
+    Returns tag, questions, with_accepted_answer, first_asked_at and last_asked_at. Raises SourceError as
+    `read_dump` does.
+    """
     parts = [
         _exploded(questions)
         .group_by("tag")

@@ -118,7 +118,7 @@ class _Writer:
             self.prefixes.append("> ")
         elif tag in ("ul", "ol"):
             start = node.attributes.get("start") or "1"
-            self.lists.append(_List(tag == "ol", int(start) if start.isascii() and start.isdecimal() else 1))
+            self.lists.append(_List(tag == "ol", int(start) if re.fullmatch(r"[0-9]{1,9}", start) else 1))
         elif tag == "li":
             self._begin_item()
         return True

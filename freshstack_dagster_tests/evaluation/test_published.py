@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from freshstack_dagster.errors import EvaluationError
-from freshstack_dagster.evaluation.experts import judgment_quality, nugget_quality
+from freshstack_dagster_tests.evaluation.experts import judgment_quality, nugget_quality
 
 TOPICS = ("langchain", "yolo", "laravel", "angular", "godot")
 MEASURES = ("alpha_ndcg_10", "coverage_20", "recall_50")

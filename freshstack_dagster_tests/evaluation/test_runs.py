@@ -149,3 +149,8 @@ def test_ids_as_the_trec_export_writes_them_are_read_back(tmp_path: Path) -> Non
     assert read_checked(written(tmp_path, text), known, ["q"])["doc_id"].to_list() == known
     with pytest.raises(EvaluationError, match=r"a\.run: .*chunks lack: docs/c d"):
         read_checked(written(tmp_path, "q Q0 docs/c%20d 1 1 t\n"), known, ["q"])
+
+
+def test_a_score_beyond_all_numbers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"a\.run, line 2: the score is not a finite number"):
+        read_run(written(tmp_path, "q Q0 a 1 1 t\nq Q0 b 2 1e999 t\n"))

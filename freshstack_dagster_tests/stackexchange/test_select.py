@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from freshstack_dagster.settings import QuestionSource, Repository, Topic
-from freshstack_dagster.stackexchange import all_tags, co_occurring_tags, dump, recent_tags
+from freshstack_dagster.stackexchange import all_tags, co_occurring_tags, dump
 from freshstack_dagster.stackexchange.index import build_index
 from freshstack_dagster.stackexchange.sources import tag_tables
 from freshstack_dagster_tests.stackexchange.dumps import pack, plain_reading, row, write_dump
@@ -19,22 +19,20 @@ POSTS = [
 ]
 
 
-def test_recent_tags_by_size(tmp_path):
+def test_tags_by_size(tmp_path):
     path = write_dump(tmp_path / "Posts.xml", POSTS)
     build_index(path, tmp_path / "Posts.xml.index", workers=1, part_bytes=700)
-    given = recent_tags(path, first_seen_from=datetime(2023, 1, 1), min_questions=1)
+    given = all_tags(path)
     assert given.select("tag", "questions", "with_accepted_answer").rows() == [
         ("langchain", 3, 1),
+        ("python", 3, 1),
         ("chromadb", 2, 0),
         ("langchain-js", 1, 0),
         ("llama", 1, 0),
+        ("old", 1, 0),
     ]
     assert given["first_asked_at"][0] == datetime(2023, 1, 1, tzinfo=UTC)
     assert given["last_asked_at"][0] == datetime(2024, 5, 1, tzinfo=UTC)
-    assert recent_tags(path, first_seen_from=datetime(2023, 1, 1), min_questions=2)["tag"].to_list() == [
-        "langchain",
-        "chromadb",
-    ]
 
 
 def test_co_occurring_tags(tmp_path):
