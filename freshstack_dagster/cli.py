@@ -46,7 +46,7 @@ def main() -> None:
 @main.command()
 def init() -> None:
     """Create Dagster's storage and set the limits of its pools. Run once, before several processes use it."""
-    from freshstack_dagster.building import open_instance, prepare_instance
+    from freshstack_dagster.automation.building import open_instance, prepare_instance
 
     with open_instance(places()) as instance:
         limits = prepare_instance(instance)
@@ -207,8 +207,8 @@ def sql(query: str, csv: bool) -> None:
 @main.command()
 def reap() -> None:
     """End the runs and free the pool slots that a killed machine left behind. Stop `dagster dev` first."""
-    from freshstack_dagster.building import open_instance
-    from freshstack_dagster.building import reap as reap_runs
+    from freshstack_dagster.automation.building import open_instance
+    from freshstack_dagster.automation.building import reap as reap_runs
 
     with open_instance(places()) as instance:
         click.echo(f"reaped {len(reap_runs(instance))} runs")
@@ -221,8 +221,8 @@ def prune(days: int) -> None:
 
     Runs that current tables came from stay. So do embeddings, model replies and chunks in the cache.
     """
-    from freshstack_dagster.building import open_instance
-    from freshstack_dagster.building import prune as prune_runs
+    from freshstack_dagster.automation.building import open_instance
+    from freshstack_dagster.automation.building import prune as prune_runs
     from freshstack_dagster.retrieval import prune as prune_indexes
 
     where = places()
@@ -321,8 +321,8 @@ def _require_built(lake: Lake, topic: Topic, snapshot: str) -> None:
 
 
 def _build(name: str, snapshots: tuple[str, ...], drift: bool) -> None:
-    from freshstack_dagster.building import build as build_in_process
-    from freshstack_dagster.building import open_instance, prepare_instance
+    from freshstack_dagster.automation.building import build as build_in_process
+    from freshstack_dagster.automation.building import open_instance, prepare_instance
 
     started, where = time.perf_counter(), places()
     _show_progress()

@@ -11,10 +11,16 @@ for category in (dg.BetaWarning, dg.PreviewWarning):
     warnings.filterwarnings("ignore", category=category)
 
 from freshstack_dagster import assets  # noqa: E402
-from freshstack_dagster.automation import JOBS, SCHEDULES, freshness_policy, monthly_build_goes_on  # noqa: E402
+from freshstack_dagster.automation.jobs import JOBS  # noqa: E402
+from freshstack_dagster.automation.schedules import (  # noqa: E402
+    SCHEDULES,
+    check_partitions,
+    freshness_policy,
+    monthly_build_goes_on,
+)
+from freshstack_dagster.automation.sensors import SENSORS  # noqa: E402
 from freshstack_dagster.checks import CHECKS  # noqa: E402
 from freshstack_dagster.resources import Project, catalogue_resource, named_executor  # noqa: E402
-from freshstack_dagster.sensors import SENSORS  # noqa: E402
 from freshstack_dagster.settings import Places, places  # noqa: E402
 
 
@@ -23,7 +29,7 @@ def build_definitions(project_places: Places) -> dg.Definitions:
     definitions = dg.Definitions(
         assets=dg.load_assets_from_package_module(assets),
         asset_checks=CHECKS,
-        jobs=JOBS,
+        jobs=[*JOBS, check_partitions],
         schedules=SCHEDULES,
         sensors=[monthly_build_goes_on, *SENSORS],
         resources={

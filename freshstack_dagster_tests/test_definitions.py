@@ -9,7 +9,7 @@ import pytest
 
 from freshstack_dagster.assets.columns import MADE_OF, column_lineage
 from freshstack_dagster.assets.tables import STAGES
-from freshstack_dagster.automation import DRIFT_GROUPS, EXPORT_GROUPS, SNAPSHOT_GROUPS, TOPIC_GROUPS
+from freshstack_dagster.automation.jobs import DRIFT_GROUPS, EXPORT_GROUPS, SNAPSHOT_GROUPS, TOPIC_GROUPS
 from freshstack_dagster.definitions import defs
 from freshstack_dagster.partitions import (
     multi_key,

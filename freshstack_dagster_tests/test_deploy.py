@@ -10,7 +10,7 @@ import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
 
-from freshstack_dagster.building import POOL_LIMITS
+from freshstack_dagster.automation.building import POOL_LIMITS
 
 FILES = ["compose.yaml", "celery.yaml", "workspace.yaml", "kubernetes/values.yaml", "kubernetes/volume.yaml"]
 

@@ -233,7 +233,7 @@ def test_the_command_prints_a_table_and_refuses_what_is_not_there(tmp_path: Path
 @pytest.mark.slow
 def test_the_sample_is_estimated_within_ten_percent_of_the_bill(tmp_path: Path, project: Path) -> None:
     """The whole sample built by the heuristic, then estimated and built anew with models at a local server."""
-    from freshstack_dagster.building import build, prepare_instance
+    from freshstack_dagster.automation.building import build, prepare_instance
 
     source = tmp_path / "source"
     (source / "data" / "topics").mkdir(parents=True)

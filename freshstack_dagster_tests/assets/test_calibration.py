@@ -13,7 +13,7 @@ import yaml
 from freshstack_dagster.assets.calibration import NO_ANNOTATORS, annotate_pools, compare_judges
 from freshstack_dagster.assets.judgments import judge_pools
 from freshstack_dagster.assets.qrels import build_qrels
-from freshstack_dagster.building import build, prepare_instance
+from freshstack_dagster.automation.building import build, prepare_instance
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.judging.annotation import sample_pools
 from freshstack_dagster.lake import Lake

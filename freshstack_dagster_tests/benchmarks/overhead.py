@@ -29,7 +29,7 @@ def _plain(root: Path) -> None:
     from graphlib import TopologicalSorter
 
     from freshstack_dagster.assets.tables import STAGES, open_stage
-    from freshstack_dagster.automation import DRIFT_GROUPS, SNAPSHOT_GROUPS, TOPIC_GROUPS
+    from freshstack_dagster.automation.jobs import DRIFT_GROUPS, SNAPSHOT_GROUPS, TOPIC_GROUPS
     from freshstack_dagster.definitions import defs  # noqa: F401  (its import is part of any build)
     from freshstack_dagster.resources import Project
 

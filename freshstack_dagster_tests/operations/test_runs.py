@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pytest
 
-from freshstack_dagster.building import PROCESS, prune, reap, this_process
+from freshstack_dagster.automation.building import PROCESS, prune, reap, this_process
 
 DAYS = dg.StaticPartitionsDefinition(["monday", "tuesday"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from freshstack_dagster.automation import SNAPSHOT_GROUPS
+from freshstack_dagster.automation.jobs import SNAPSHOT_GROUPS
 from freshstack_dagster.definitions import defs
 from freshstack_dagster.lake import connect
 from freshstack_dagster_tests.dagster_server import Server

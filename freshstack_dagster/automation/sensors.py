@@ -16,7 +16,7 @@ from pathlib import Path
 import dagster as dg
 
 from freshstack_dagster.assets.tables import STAGES, StageDefinition, open_stage
-from freshstack_dagster.automation import (
+from freshstack_dagster.automation.jobs import (
     DRIFT_GROUPS,
     build_questions,
     build_snapshot,

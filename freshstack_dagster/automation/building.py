@@ -16,7 +16,7 @@ from dagster._core.instance.ref import InstanceRef
 
 from freshstack_dagster.assets.publishing import REPORT_VERSION
 from freshstack_dagster.assets.tables import STAGES, open_stage
-from freshstack_dagster.automation import (
+from freshstack_dagster.automation.jobs import (
     DRIFT_GROUPS,
     SNAPSHOT_GROUPS,
     TOPIC_GROUPS,

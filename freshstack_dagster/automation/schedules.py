@@ -1,4 +1,4 @@
-"""Jobs to launch by hand or by backfill, and the schedules, all off until switched on.
+"""The schedules, all off until switched on, and what they ask for.
 
 `monthly_build` is one switch for all that a month needs: its tick asks for each topic's questions, and a sensor that
 acts on runs of this schedule only asks for the snapshot when the questions are there, and for the comparison after it.
@@ -7,11 +7,11 @@ acts on runs of this schedule only asks for the snapshot when the questions are 
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
+from freshstack_dagster.automation.jobs import PRIORITY, build_questions, build_snapshot, compare_snapshots
 from freshstack_dagster.errors import SettingsError
 from freshstack_dagster.partitions import (
     month_before,
@@ -19,54 +19,10 @@ from freshstack_dagster.partitions import (
     run_tags,
     snapshot_partitions_def,
     topic_partitions,
-    topic_snapshot_partitions,
 )
-
-TOPIC_GROUPS = ("questions", "nuggets", "answers")
-SNAPSHOT_GROUPS = ("corpus", "pools", "judgments", "calibration", "qrels", "evaluation")
-DRIFT_GROUPS = ("drift", "publishing")
-EXPORT_GROUPS = ("exports",)
 
 MONTHLY = "freshstack/monthly"
-PRIORITY = "dagster/priority"
 SHOWN = 20
-
-# What others wait for goes first, then what ends a topic's build.
-build_questions = dg.define_asset_job(
-    "build_questions",
-    selection=dg.AssetSelection.groups(*TOPIC_GROUPS),
-    partitions_def=topic_partitions,
-    description="A topic's questions, nuggets and query variants.",
-    tags={PRIORITY: "2"},
-)
-build_snapshot = dg.define_asset_job(
-    "build_snapshot",
-    selection=dg.AssetSelection.groups(*SNAPSHOT_GROUPS),
-    partitions_def=topic_snapshot_partitions,
-    description="A topic's corpus, pools, judgments, qrels and evaluation at a snapshot.",
-    tags={PRIORITY: "0"},
-)
-compare_snapshots = dg.define_asset_job(
-    "compare_snapshots",
-    selection=dg.AssetSelection.groups(*DRIFT_GROUPS),
-    partitions_def=topic_partitions,
-    description="A topic's drift over every snapshot that exists, and its report.",
-    tags={PRIORITY: "1"},
-)
-publish = dg.define_asset_job(
-    "publish",
-    selection=dg.AssetSelection.groups(*EXPORT_GROUPS),
-    partitions_def=topic_snapshot_partitions,
-    description="A topic's snapshot in the layouts that other tools read.",
-    tags={PRIORITY: "1"},
-)
-score_runs = dg.define_asset_job(
-    "score_runs",
-    selection=dg.AssetSelection.assets("retrieval_results", "comparisons"),
-    partitions_def=topic_snapshot_partitions,
-    description="Runs of retrieval systems, those dropped into data/runs among them, scored and compared.",
-    tags={PRIORITY: "1"},
-)
 
 
 @dg.schedule(
@@ -170,5 +126,4 @@ def freshness_policy() -> dg.FreshnessPolicy | None:
     return dg.FreshnessPolicy.time_window(fail_window=timedelta(days=int(days)))
 
 
-JOBS: list[Any] = [build_questions, build_snapshot, compare_snapshots, publish, score_runs, check_partitions]
 SCHEDULES = [monthly_build, daily_check]

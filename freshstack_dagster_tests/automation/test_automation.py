@@ -16,8 +16,8 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from freshstack_dagster import automation, sensors
 from freshstack_dagster.assets.tables import STAGES, open_stage
+from freshstack_dagster.automation import schedules, sensors
 from freshstack_dagster.definitions import build_definitions, defs
 from freshstack_dagster.errors import ModelError, SettingsError
 from freshstack_dagster.partitions import month_before, multi_key, topic_partitions
@@ -100,7 +100,7 @@ def test_a_month_before_the_live_months_is_skipped(instance: dg.DagsterInstance)
     context = dg.build_schedule_context(
         instance=instance, scheduled_execution_time=datetime(2026, 3, 1, 3, tzinfo=UTC), repository_def=_repository()
     )
-    tick = automation.monthly_build.evaluate_tick(context)
+    tick = schedules.monthly_build.evaluate_tick(context)
     assert not tick.run_requests
     assert "2026-02 is no partition" in (tick.skip_message or "")
 
@@ -121,7 +121,7 @@ def test_a_monthly_run_is_followed_by_the_next(
     context = dg.build_run_status_sensor_context(
         sensor_name="monthly_build_goes_on", dagster_event=event, dagster_instance=instance, dagster_run=run
     )
-    asked = automation.monthly_build_goes_on(context)
+    asked = schedules.monthly_build_goes_on(context)
     if then is None:
         assert isinstance(asked, dg.SkipReason)
     else:
@@ -313,9 +313,9 @@ def test_the_daily_check_finds_what_failed(instance: dg.DagsterInstance):
             raise RuntimeError("no")
 
     graph = dg.Definitions(assets=[fails]).resolve_asset_graph()
-    assert automation.failed_partitions(instance, graph) == []
+    assert schedules.failed_partitions(instance, graph) == []
     dg.materialize([fails], partition_key="sample", instance=instance, raise_on_error=False)
-    assert automation.failed_partitions(instance, graph) == [("fails", "sample")]
+    assert schedules.failed_partitions(instance, graph) == [("fails", "sample")]
     faulty = False
     dg.materialize([fails], partition_key="sample", instance=instance)
-    assert automation.failed_partitions(instance, graph) == []
+    assert schedules.failed_partitions(instance, graph) == []

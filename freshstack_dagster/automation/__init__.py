@@ -1,0 +1,1 @@
+"""What starts work: jobs, schedules and sensors for Dagster, and builds in process for the console."""
