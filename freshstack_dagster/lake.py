@@ -102,12 +102,10 @@ class Lake:
 
     def paths(self, table: str, topic: str, snapshot: str | None = None) -> list[str]:
         """Paths or URLs of the partition's current files. Raises LakeError if it was never written."""
-        pointer = self.current(table, topic, snapshot)
+        pointer, partition = self.current(table, topic, snapshot), Partition(topic, snapshot)
         if pointer is None:
-            partition = Partition(topic, snapshot)
             raise LakeError(f"table {table} has no partition {partition}; build it first")
-        folder = self.folder(table, topic, snapshot)
-        return [self.storage.url(f"{folder}/{name}") for name in pointer.files]
+        return self._urls(table, partition, pointer)
 
     def scan(self, table: str, topic: str, snapshot: str | None = None) -> pl.LazyFrame:
         """The partition, lazily."""
@@ -284,14 +282,18 @@ class Lake:
     def _files(self, table: str, topic: str | None = None) -> list[str]:
         partitions = self.partitions(table, topic)
         with ThreadPoolExecutor(max_workers=8) as pool:
-            found = list(pool.map(lambda partition: self._paths(table, partition), partitions))
-        return [path for paths in found for path in paths]
+            pointers = list(pool.map(lambda found: self.current(table, found.topic, found.snapshot), partitions))
+        # A partition may have been forgotten since it was listed.
+        return [
+            url
+            for partition, pointer in zip(partitions, pointers, strict=True)
+            if pointer is not None
+            for url in self._urls(table, partition, pointer)
+        ]
 
-    def _paths(self, table: str, partition: Partition) -> list[str]:
-        """As `paths`, but nothing for a partition that was forgotten a moment ago."""
-        pointer = self.current(table, partition.topic, partition.snapshot)
+    def _urls(self, table: str, partition: Partition, pointer: Pointer) -> list[str]:
         folder = self.folder(table, partition.topic, partition.snapshot)
-        return [] if pointer is None else [self.storage.url(f"{folder}/{name}") for name in pointer.files]
+        return [self.storage.url(f"{folder}/{name}") for name in pointer.files]
 
     def _view(self, table: Table, files: list[str]) -> str:
         comment = f"comment on view {table.name} is {_quote(table.description)}"
