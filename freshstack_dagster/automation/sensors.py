@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -58,7 +59,7 @@ def new_dump(context: dg.SensorEvaluationContext, project: Project) -> Requests:
         if source is None or source.path is None or not _rests(source.path):
             continue
         if inputs := _inputs_if_changed(_stage_of("questions"), project, topic, None):
-            yield dg.RunRequest(run_key=f"{topic} {inputs}", partition_key=topic, tags=run_tags(topic))
+            yield _request(build_questions, inputs, topic)
 
 
 @dg.sensor(
@@ -107,12 +108,7 @@ def submitted_runs(context: dg.SensorEvaluationContext, project: Project) -> Req
             if not (files or scored) or not all(map(_rests, files)):
                 continue
             if inputs := _inputs_if_changed(_stage_of(table), project, topic, snapshot):
-                yield dg.RunRequest(
-                    run_key=f"{topic} {snapshot} {inputs}",
-                    job_name=job.name,
-                    partition_key=multi_key(topic, snapshot),
-                    tags=run_tags(topic, snapshot),
-                )
+                yield _request(job, inputs, topic, snapshot)
 
 
 @dg.sensor(
@@ -130,7 +126,7 @@ def snapshots_changed(context: dg.SensorEvaluationContext, project: Project) -> 
         stages = [stage for stage in STAGES if stage.group in DRIFT_GROUPS]
         changed = [inputs for stage in stages if (inputs := _inputs_if_changed(stage, project, topic, None))]
         if changed:
-            yield dg.RunRequest(run_key=f"{topic} {' '.join(changed)}", partition_key=topic, tags=run_tags(topic))
+            yield _request(compare_snapshots, " ".join(changed), topic)
 
 
 @dg.sensor(
@@ -157,23 +153,13 @@ def finished_batches(context: dg.SensorEvaluationContext, project: Project) -> R
             collectors = ("closed_book_judgments", "answer_judgments") if tasks == {"support"} else ()
             stages = [_stage_of(table) for table in collectors]
             if not stages or any(_inputs_if_changed(stage, project, name, None) for stage in stages):
-                yield dg.RunRequest(
-                    run_key=f"{batch.tag} {name}",
-                    job_name=build_questions.name,
-                    partition_key=name,
-                    tags=run_tags(name),
-                )
+                yield _request(build_questions, batch.tag, name)
             if not stages:
                 continue
             judging = [_stage_of("judgments"), _stage_of("annotations")]
             for snapshot in project.lake.snapshots("pools", name):
                 if any(_inputs_if_changed(stage, project, name, snapshot) for stage in judging):
-                    yield dg.RunRequest(
-                        run_key=f"{batch.tag} {name} {snapshot}",
-                        job_name=build_snapshot.name,
-                        partition_key=multi_key(name, snapshot),
-                        tags=run_tags(name, snapshot),
-                    )
+                    yield _request(build_snapshot, batch.tag, name, snapshot)
 
 
 @dg.run_failure_sensor(
@@ -194,6 +180,16 @@ def alert(context: dg.RunFailureSensorContext) -> None:
 
 
 SENSORS = [new_dump, new_topic, submitted_runs, snapshots_changed, finished_batches, alert]
+
+
+def _request(job: Any, why: str, topic: str, snapshot: str | None = None) -> dg.RunRequest:
+    """A run of a job over a topic, or a topic's snapshot; `why` is in its key, so that it is asked for once."""
+    return dg.RunRequest(
+        run_key=" ".join(filter(None, (topic, snapshot, why))),
+        job_name=job.name,
+        partition_key=topic if snapshot is None else multi_key(topic, snapshot),
+        tags=run_tags(topic, snapshot),
+    )
 
 
 def _readable(context: dg.SensorEvaluationContext, project: Project) -> Iterator[str]:

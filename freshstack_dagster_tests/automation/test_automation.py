@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -60,6 +61,15 @@ def _ask(sensor: dg.SensorDefinition, project: Project, instance: dg.DagsterInst
 
 def _repository() -> dg.RepositoryDefinition:
     return defs.get_repository_def()
+
+
+@contextmanager
+def busy_with(partition: str) -> Iterator[dg.DagsterInstance]:
+    """An instance in which a run of the partition is under way."""
+    with dg.instance_for_test() as instance:
+        tags = {"dagster/partition": partition}
+        instance.add_run(dg.DagsterRun(job_name="build_snapshot", status=dg.DagsterRunStatus.STARTED, tags=tags))
+        yield instance
 
 
 def _stand(project: Project, table: str, topic: str, snapshot: str | None = None, frame: pl.DataFrame | None = None):
@@ -254,19 +264,11 @@ def test_a_batch_that_ended_asks_for_the_run_that_collects_it(
 
         assert _ask(sensors.finished_batches, project, instance) == []
         server.polls_until_done = 0
-        with dg.instance_for_test() as busy:
-            busy.add_run(
-                dg.DagsterRun(
-                    job_name="build_snapshot",
-                    status=dg.DagsterRunStatus.STARTED,
-                    tags={"dagster/partition": "2025-10|sample"},
-                )
-            )
+        with busy_with("2025-10|sample") as busy:
             assert _ask(sensors.finished_batches, project, busy) == []
         # Verdicts on answers come from the same judge: where they were never built, the batch may be theirs.
-        assert (
-            next(request.job_name for request in _ask(sensors.finished_batches, project, instance)) == "build_questions"
-        )
+        first = next(iter(_ask(sensors.finished_batches, project, instance)))
+        assert first.job_name == "build_questions"
         for table in ("closed_book_judgments", "answer_judgments"):
             _stand(project, table, "sample")
         asked = _ask(sensors.finished_batches, project, instance)
@@ -293,14 +295,7 @@ def test_changed_snapshots_are_compared_when_no_run_is_under_way(project: Projec
         project.lake.write(table, TABLES[table].empty(), topic="sample", snapshot="2024-10")
     asked = _ask(sensors.snapshots_changed, project, instance)
     assert [request.partition_key for request in asked] == ["sample"]
-    with dg.instance_for_test() as busy:
-        busy.add_run(
-            dg.DagsterRun(
-                job_name="build_snapshot",
-                status=dg.DagsterRunStatus.STARTED,
-                tags={"dagster/partition": "2025-10|sample"},
-            )
-        )
+    with busy_with("2025-10|sample") as busy:
         assert _ask(sensors.snapshots_changed, project, busy) == []
 
 
