@@ -77,6 +77,9 @@ def print_drift(lake: Lake, topic: Topic) -> None:
     correlation = lake.read("ranking_correlation", name).select(
         "measure", "snapshot_a", "snapshot_b", "systems", "questions", "tau_b"
     )
+    if correlation.is_empty():
+        click.echo("\nNo question is kept in two months, so rankings are not compared.")
+        return
     title = "Agreement of rankings between snapshots, on the questions kept in both (Kendall's tau-b)"
     print_frame(correlation, title)
 
