@@ -75,8 +75,8 @@ def topics() -> None:
     """List the topics, their repositories and the snapshots that are built."""
     where = places()
     lake = Lake(where.lake)
-    faults = []
-    for path in topic_files(where.topics):
+    faults, files = [], topic_files(where.topics)
+    for path in files:
         built = ", ".join(lake.snapshots("chunks", path.stem)) or "nothing built"
         try:
             topic = load_topic(path)
@@ -85,7 +85,7 @@ def topics() -> None:
             click.echo(f"{path.stem:12} {'cannot be read, see below':42} {built}")
             continue
         click.echo(f"{path.stem:12} {topic.title:24} {len(topic.repositories):2} repositories   {built}")
-    left = sorted(lake.topics() - {path.stem for path in topic_files(where.topics)})
+    left = sorted(lake.topics() - {path.stem for path in files})
     if left:
         click.echo(f"tables of topics without a file: {', '.join(left)}; `freshstack-dagster forget` deletes them")
     if faults:
